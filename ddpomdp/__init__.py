@@ -1,0 +1,1 @@
+"""Dynamic-Dec-POMDP environments for teams of LLM agents."""

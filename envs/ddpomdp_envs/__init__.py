@@ -1,0 +1,1 @@
+"""The tasks of ddpomdp: simulated LLM-agent teams, calibrated to published numbers."""
