@@ -1,0 +1,61 @@
+# Every verb sets up what it needs: on a fresh machine `make bench` or `make test` is the whole installation.
+
+# The newest Pythons may lack wheels of some dependency (see constraints.txt), so the first supported one is taken.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# What the two README commands and their like pass on: make bench BENCH_ARGS="--jobs 2", make test PYTEST_ARGS="-n 2 -k search".
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+SPEED_ARGS ?=
+
+.PHONY: help setup bench test test-slow check fmt wheel speed docs
+.DEFAULT_GOAL := help
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP)  ## make .venv from the pinned versions
+
+bench: $(STAMP)  ## the quick benchmark: every task, a report under runs/
+	$(BIN)/ddpomdp bench quick $(BENCH_ARGS)
+
+test: $(STAMP)  ## the tests, without the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+# pytest's exit status 5 says that no test is marked slow, which is no failure.
+test-slow: $(STAMP)  ## the heavy sweeps
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5
+
+check: $(STAMP)  ## lint, format and types, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+fmt: $(STAMP)  ## format, and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Without isolation the build uses the pinned hatchling of .venv; the wheel is built from the sdist, which so is checked too.
+wheel: $(STAMP)  ## build the wheel and test it alone, from another folder
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python tests/check_wheel.py dist
+
+speed: $(STAMP)  ## steps per second of every task
+	$(BIN)/python -m ddpomdp.bench.speed $(SPEED_ARGS)
+
+docs: $(STAMP)  ## check links and run the code in README.md and docs/
+	$(BIN)/python docs/check_docs.py
+
+# The stamp is touched last, so that an interrupted set-up starts again. pip comes first: dependency groups need 25.1.
+# The version is a prerequisite since the installed metadata repeats it.
+$(STAMP): pyproject.toml constraints.txt ddpomdp/_version.py
+	@test -n "$(PYTHON)" || { echo "ddpomdp needs Python 3.11 to 3.14 on the PATH; or say where: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[all]' --group dev
+	@touch $@
