@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
-SKIPPED = {"build", "dist", "runs", "shared"}  # and every folder whose name begins with a dot
+SKIPPED = {"build", "dist", "runs"}  # and every folder whose name begins with a dot
 
 FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*([\w+-]*)")
 # [text](target "title") and ![image](target), or a reference definition: [name]: target
