@@ -1,0 +1,86 @@
+"""Channels: one number per slot and tick each; reward = weights . channels, so any composite re-weights a trace.
+
+Survey codes (R1 .. R8) and sources stand in docs/rewards.md.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ddpomdp.engine import Engine, Tick
+from ddpomdp.params import Params
+from ddpomdp.state import State
+from ddpomdp.timestep import CHANNELS
+
+PARALLEL_FULL = 10  # births at which the parallelism bonus is full
+
+
+def wall_s(state: State, root_clock_ms: jax.Array) -> jax.Array:
+    """f32[]: wall-clock of the episode so far, seconds: the root's clock."""
+    return root_clock_ms.astype(jnp.float32) * jnp.float32(1e-3)
+
+
+def serial_s(state: State) -> jax.Array:
+    """f32[]: sum of all call durations, seconds."""
+    return state.totals.serial_s.astype(jnp.float32) + state.totals.serial_ms.astype(jnp.float32) * jnp.float32(1e-3)
+
+
+def orchestration(engine: Engine, state: State, root_clock_ms: jax.Array, root: jax.Array) -> dict[str, jax.Array]:
+    """The five orchestration channels, f32[] each, with n lives born below the root (n = 0 gives 0 throughout).
+
+    parallel    = min(n, 10) / 10                          more agents, whatever they do (PARL instantiation; form ours)
+    finish      = lives that returned at least once / n    whatever their windows held (PARL finish; form ours)
+    speedup     = max(0, 1 - wall-clock / serial time)
+    split       = rows handed to workers exactly once / M
+    aggregation = quality / quality of the best value per row among claims returned to the root (1 if that is 0)
+    """
+    n = state.totals.births.astype(jnp.float32)
+    some = n > 0
+    per_life = state.totals.returned_lives.astype(jnp.float32) / jnp.maximum(n, 1.0)
+    serial = serial_s(state)
+    ratio = wall_s(state, root_clock_ms) / jnp.maximum(serial, 1e-3)
+    once = jnp.mean((state.assigned == 1).astype(jnp.float32))
+    told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
+    best = engine.task.best_quality(state.task, state.log, told)
+    values = {
+        "orchestration_parallel": jnp.minimum(n, PARALLEL_FULL) / PARALLEL_FULL,
+        "orchestration_finish": per_life,
+        "orchestration_speedup": jnp.maximum(0.0, 1.0 - ratio),
+        "orchestration_split": once,
+        "orchestration_aggregation": jnp.where(best > 0, state.quality / jnp.maximum(best, 1e-9), 1.0),
+    }
+    return {name: jnp.where(some, value, 0.0) for name, value in values.items()}
+
+
+def channels(engine: Engine, state: State, tick: Tick, params: Params) -> dict[str, jax.Array]:
+    """f32[N] per channel for this tick.
+
+    team        quality - price_token * tokens - price_second * wall-clock, at the end, the same for every living life
+    individual  marginal gain in quality when this life's claim enters the answer, in row order; sums to the quality
+    tool        +.01 per useful task call, -.01 per own fault, illegal turn or useless repeat
+    orchestration_*  at the end, to the root
+    The other channels are 0 until the tasks that define them arrive.
+    """
+    before = tick.before
+    lives = tick.before.lives
+    root = lives.alive & (lives.uid == 0)
+    here = lives.alive & ~before.ended
+    ends = state.ended & ~before.ended
+    root_clock = jnp.max(jnp.where(root, state.lives.clock_ms, 0))
+    tokens = jnp.sum(state.totals.tokens).astype(jnp.float32)
+    team = state.quality - params.price_token * tokens - params.price_second * wall_s(state, root_clock)
+    illegal = here & ~tick.call.valid
+    zero = jnp.zeros(lives.uid.shape, jnp.float32)
+    values = dict.fromkeys(CHANNELS, zero)
+    values["team"] = jnp.where(here & ends, team, zero)
+    values["individual"] = jnp.where(here, tick.gain, zero)
+    values["tool"] = jnp.where(here, 0.01 * (tick.worked.useful - illegal.astype(jnp.float32)), zero)
+    for name, value in orchestration(engine, state, root_clock, root).items():
+        values[name] = jnp.where(root & ends, value, zero)
+    return values
+
+
+def weigh(values: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
+    """f32[N]: sum over channels of weight x value."""
+    return sum((weights[name] * values[name] for name in CHANNELS), start=jnp.zeros_like(values["team"]))
+
+

@@ -1,0 +1,129 @@
+"""The Task protocol: what a third party implements to add a task; the engine does the rest.
+
+A task owns its hidden facts, its tools' laws and the quality of an answer. It never moves lives, messages or clocks.
+All arrays are of one episode (no batch axis); the engine is vmapped from outside.
+"""
+
+from typing import Any, Protocol
+
+import jax
+
+from ddpomdp.claims import Log, NewClaims
+from ddpomdp.harness import Harness, Legal, Tool
+from ddpomdp.pytree import pytree
+
+
+@pytree
+class Working:
+    """What the engine tells a task about the lives that act in a tick. Axis N slot, C newest claims."""
+
+    tool: jax.Array  # int32[N]    tool index as executed (0 for those who do not act)
+    argument: jax.Array  # int32[N]    first argument token
+    role: jax.Array  # int32[N]
+    uid: jax.Array  # int32[N]
+    row: jax.Array  # int32[N]    row at the cursor of the own window
+    has_row: jax.Array  # bool[N]     the window is not used up
+    known: jax.Array  # uint32[N,W]
+    newest: jax.Array  # int32[N,C]
+    claims: jax.Array  # uint32[W]   entries of the log that are claims
+    life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each: words under which the lives' draws are made
+    turn: jax.Array  # int32[N]    own turn number
+
+
+@pytree
+class Worked:
+    """What came of a tick's task tools. Axis N slot."""
+
+    life: Any  # the task's fields per life
+    claims: NewClaims
+    advance: jax.Array  # bool[N]     the cursor moves on by one row
+    code: jax.Array  # int32[N]    ResultCode
+    value: jax.Array  # int32[N]    result shown to the caller, -1 none
+    useful: jax.Array  # f32[N]      channel `tool`: +1 useful, -1 own fault or repeat, 0 neither
+
+
+class Task(Protocol):
+    """A task: roles, tools, laws, quality."""
+
+    name: str
+    roles: tuple[str, ...]  # role 0 is `lead`
+    spawnable: tuple[str, ...]  # roles a lead may spawn (sub-leads are the topology's)
+    tools: tuple[Tool, ...]  # the task's own tools
+    rules: tuple[str, ...]  # values of aggregate's `rule`
+    num_rows: int  # M
+    per_row: int  # K claims per row
+    num_values: int  # claim values are 0 .. num_values - 1, at most 8
+    hands_claims: bool  # whether some role takes over its parent's claims with its work
+    self_features: tuple[str, ...]  # names of the task's own observation features per agent
+
+    def init(self, key: jax.Array, luck: jax.Array, params: Any) -> Any:
+        """Hidden facts of an episode: `key` draws the task, `luck` the rest."""
+        ...
+
+    def life(self, num_slots: int) -> Any:
+        """The task's fields per life at birth, each with a leading axis N."""
+        ...
+
+    def handed(self, life: Any, handed: jax.Array, understood: jax.Array) -> Any:
+        """Fields per life after work was handed out to the lives in bool[N]."""
+        ...
+
+    def brief(self, level: jax.Array, words: tuple[jax.Array, jax.Array], params: Any) -> tuple[jax.Array, jax.Array]:
+        """(understood bool[N], copies a sibling's window bool[N]) of briefs at int32[N] levels, by two uint32 words."""
+        ...
+
+    def legal(
+        self, life: Any, role: jax.Array, has_row: jax.Array, num_claims: jax.Array, params: Any
+    ) -> list[jax.Array]:
+        """bool[N] per tool of `tools`, from what each agent knows of itself."""
+        ...
+
+    def cost(self, tool: jax.Array, params: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(tokens int32[N], critical steps int32[N], calls an outside tool bool[N]) of task tools; 0 for others."""
+        ...
+
+    def act(self, facts: Any, life: Any, working: Working, log: Log, params: Any) -> Worked:
+        """Apply this tick's task tools; every effect reads the state at the start of the tick."""
+        ...
+
+    def aggregate(
+        self, facts: Any, log: Log, known: jax.Array, rule: jax.Array, params: Any
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Merge known entries uint32[P, W] by rule int32[P].
+
+        Returns (answer int32[P, M] sets of values, winner int32[P, M] place k or -1, keep bool[P, M, K] entries a
+        sub-lead keeps).
+        """
+        ...
+
+    def quality(self, facts: Any, answer: jax.Array) -> jax.Array:
+        """f32[] in [0, 1] of an answer int32[M] (sets of values)."""
+        ...
+
+    def gains(self, facts: Any, old: jax.Array, new: jax.Array) -> jax.Array:
+        """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
+        ...
+
+    def best_quality(self, facts: Any, log: Log, told: jax.Array) -> jax.Array:
+        """f32[]: quality of the best value per row among entries uint32[W]."""
+        ...
+
+    def observe(self, life: Any, params: Any) -> list[jax.Array]:
+        """f32[N] per name in `self_features`."""
+        ...
+
+    def claim_bound(self, role: jax.Array, num_claims: jax.Array) -> jax.Array:
+        """int32[N]: legal values of a `claim` argument."""
+        ...
+
+    def takes_claims(self, role: jax.Array) -> jax.Array:
+        """bool[N]: roles that are handed what their parent knows (only asked if `hands_claims`)."""
+        ...
+
+    def worker_turn(self, harness: Harness, legal: Legal) -> jax.Array:
+        """int32[N, 1+A]: the stateless worker rule that frozen roles follow."""
+        ...
+
+    def info(self, facts: Any, answer: jax.Array) -> dict[str, jax.Array]:
+        """Numeric scalars with fixed keys beside quality."""
+        ...

@@ -1,0 +1,474 @@
+"""Search-v0: a lead and its searchers fill a table from the web (WideSearch, Kimi K2.5 agent swarm, WideSeek-R1).
+
+Laws, presets and sources stand in the card, cards/search.md. Quality is item-F1 over the rows.
+
+Axis letters: N slot, M row, K claim of a row, P parent place, W words of a claim set.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddpomdp import claims as claims_
+from ddpomdp import luck as luck_
+from ddpomdp.claims import Log, NewClaims
+from ddpomdp.enums import ResultCode
+from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, Argument, Legal, Tool
+from ddpomdp.luck import Purpose
+from ddpomdp.params import lognormal_table
+from ddpomdp.pytree import pytree, replace
+from ddpomdp.task import Worked, Working
+
+LEAD, SEARCHER, CHECKER = range(3)
+SEARCH, CHECK = FIRST_TASK_TOOL, FIRST_TASK_TOOL + 1
+RULES = ("majority", "verdict", "best", "last", "union")
+NUM_VALUES = 8
+GROUP_ROWS = 8  # rows of a group for row-F1
+MAX_TURNS = 256  # places of the table of q by search turns
+
+# The two published models' parameters (facts: WideSearch and WideSeek-R1 fits, see the card).
+MODELS: dict[str, dict[str, Any]] = {
+    "strong": {
+        "q0": 0.945,
+        "context_turns": 271.0,
+        "mean_turns": 2.9,
+        "hard": 0.24,
+        "wrong_rate": 0.42,
+        "reject_wrong": 0.56,
+        "capacity": 40.0,
+        "per_message": 0.35,
+        "per_claim": 0.25,
+        "plan": 1.7,
+        "understood": (0.50, 0.95, 1.0),
+        "copies": (0.15, 0.03, 0.0),
+        "confidence": (0.4, 0.8),
+        "check_reject": 0.34,
+        "lead_turns": 250,
+    },
+    "weak": {
+        "q0": 0.53,
+        "context_turns": 72.0,
+        "mean_turns": 2.2,
+        "hard": 0.23,
+        "wrong_rate": 0.36,
+        "reject_wrong": 0.11,
+        "capacity": 11.4,
+        "per_message": 0.57,
+        "per_claim": 0.14,
+        "plan": 2.0,
+        "understood": (0.30, 0.60, 0.80),
+        "copies": (0.40, 0.25, 0.06),
+        "confidence": (2.0, 0.5),
+        "check_reject": 0.56,
+        "lead_turns": 60,
+    },
+}
+
+
+@pytree
+class SearchParams:
+    """Numbers of the laws; tables are looked up by integers so that outcomes are the same on every device."""
+
+    q: jax.Array  # f32[256]    chance of a right value by search turns so far
+    hard_factor: jax.Array  # f32[]
+    length: jax.Array  # int32[1024] turns a row takes, by ten random bits
+    wrong_rate: jax.Array  # f32[2]      not understood, understood
+    lost_factor: jax.Array  # f32[]       q of a worker that has not understood its brief
+    modal: jax.Array  # f32[]       share of wrong values that are the row's modal one
+    fault: jax.Array  # f32[]       per search turn, at low provider load
+    provider_limit: jax.Array  # f32[]       concurrent searches before faults rise
+    correlation: jax.Array  # f32[]       chance to use the row's common luck instead of one's own
+    hard: jax.Array  # f32[]
+    unanswerable: jax.Array  # f32[]
+    poison: jax.Array  # f32[]
+    poison_hit: jax.Array  # f32[]       a claim on a poisoned row takes the poisoned value
+    confidence: jax.Array  # int32[2,1024] in 2**-16, wrong and right, by ten random bits
+    garble: jax.Array  # f32[]       a summary garbles a claim
+    understood: jax.Array  # f32[3]      by brief level
+    copies: jax.Array  # f32[3]      window of a random sibling instead of one's own
+    reject_wrong: jax.Array  # f32[]       aggregation rejects a winner when all known values are wrong
+    check_accept: jax.Array  # f32[2]      right claims accepted: easy row, hard row
+    check_reject: jax.Array  # f32[]       wrong claims rejected
+    limit: jax.Array  # int32[3]    search and check turns per life, by role
+    call_tokens: jax.Array  # int32[]     search, check
+
+
+@pytree
+class Rows:
+    """Hidden facts of an episode. Axis M."""
+
+    truth: jax.Array  # int32[M]
+    modal: jax.Array  # int32[M]    offset of the modal wrong value, 0..6
+    poison: jax.Array  # int32[M]    poisoned value
+    hard: jax.Array  # bool[M]
+    answerable: jax.Array  # bool[M]
+    poisoned: jax.Array  # bool[M]
+    tie: jax.Array  # uint32[M]
+    common: jax.Array  # f32[M]      luck shared by all who search the row
+    reject: jax.Array  # f32[M]
+
+
+@pytree
+class Searcher:
+    """Fields per life. Axis N."""
+
+    turns: jax.Array  # int32[N]    search and check turns so far
+    left: jax.Array  # int32[N]    turns left of the row in progress, 0 none
+    understood: jax.Array  # bool[N]
+    next_claim: jax.Array  # int32[N]    checkers: next place to judge in the row
+
+
+def search_params(
+    model: str, *, poison: float, unanswerable: float, correlation: float = 0.0, fault: float = 0.07
+) -> SearchParams:
+    """The laws of a model preset as arrays."""
+    p = MODELS[model]
+    turns = np.arange(MAX_TURNS)
+    x = turns / p["context_turns"]
+    q = p["q0"] * np.exp(-x * np.sqrt(x))
+    bias, skill = p["confidence"]
+    normal = np.log(lognormal_table(1.0, median=1.0))
+    confidence = 1.0 / (1.0 + np.exp(-(bias + skill * np.arange(2)[:, None] + normal[None, :])))
+    logit = lambda value: np.log(value / (1 - value))  # noqa: E731
+    accept = [1 / (1 + np.exp(-(1.65 + 0.81 * logit(value)))) for value in (p["q0"], 0.1 * p["q0"])]
+    return SearchParams(
+        q=jnp.asarray(q, jnp.float32),
+        hard_factor=jnp.float32(0.1),
+        length=jnp.asarray(np.ceil(lognormal_table(0.6, mean=p["mean_turns"])), jnp.int32),
+        wrong_rate=jnp.asarray([0.8, p["wrong_rate"]], jnp.float32),
+        lost_factor=jnp.float32(0.3),
+        modal=jnp.float32(0.3),
+        fault=jnp.float32(fault),
+        provider_limit=jnp.float32(60),
+        correlation=jnp.float32(correlation),
+        hard=jnp.float32(p["hard"]),
+        unanswerable=jnp.float32(unanswerable),
+        poison=jnp.float32(poison),
+        poison_hit=jnp.float32(0.5),
+        confidence=jnp.asarray(np.rint(confidence * 2**16), jnp.int32),
+        garble=jnp.float32(0.05),
+        understood=jnp.asarray(p["understood"], jnp.float32),
+        copies=jnp.asarray(p["copies"], jnp.float32),
+        reject_wrong=jnp.float32(p["reject_wrong"]),
+        check_accept=jnp.asarray(accept, jnp.float32),
+        check_reject=jnp.float32(p["check_reject"]),
+        limit=jnp.asarray([p["lead_turns"], 100, 100], jnp.int32),
+        call_tokens=jnp.int32(250),
+    )
+
+
+class Search:
+    """The task; see `ddpomdp.task.Task` for what each method is asked."""
+
+    name = "Search-v0"
+    roles = ("lead", "searcher", "checker")
+    spawnable = ("searcher", "checker")
+    rules = RULES
+    num_values = NUM_VALUES
+    self_features = ("turns_used", "row_in_progress")
+    hands_claims = True
+
+    def __init__(self, num_rows: int, per_row: int, observed_claims: int):
+        """Static sizes: M, K and C."""
+        self.num_rows, self.per_row = num_rows, per_row
+        self.tools = (
+            Tool("search"),
+            Tool("check", (Argument("claim", tuple(range(observed_claims)), "own_claims"),)),
+        )
+
+    # Episode -----------------------------------------------------------------------------------------------------
+
+    def init(self, key: jax.Array, luck: jax.Array, params: SearchParams) -> Rows:
+        """Draw the rows: what is true from `key`, the rows' luck from `luck`; shares have a grain of 2**-10."""
+        row = jnp.arange(self.num_rows, dtype=jnp.int32)
+        lineage = jnp.asarray(luck_.TASK_LINEAGE, jnp.uint32)
+        w0, w1 = luck_.threefry(*luck_.life_key(key, lineage), row, jnp.uint32(Purpose.ROW))
+        l0, l1 = luck_.threefry(*luck_.life_key(luck, lineage), row, jnp.uint32(Purpose.ROW))
+        share = lambda word, shift, bits: _field(word, shift, bits).astype(jnp.float32) * jnp.float32(2.0**-bits)  # noqa: E731
+        truth = _field(w1, 0, 3)
+        return Rows(
+            truth=truth,
+            modal=_field(w1, 3, 14) % 7,
+            poison=(truth + 1 + _field(w1, 17, 15) % 7) % NUM_VALUES,
+            hard=share(w0, 20, 12) < params.hard,
+            answerable=share(w0, 10, 10) >= params.unanswerable,
+            poisoned=share(w0, 0, 10) < params.poison,
+            tie=l0,
+            common=share(l1, 16, 16),
+            reject=share(l1, 0, 16),
+        )
+
+    def life(self, num_slots: int) -> Searcher:
+        """A newborn: nothing done; who was never briefed (the lead) understands."""
+        zero = jnp.zeros(num_slots, jnp.int32)
+        return Searcher(turns=zero, left=zero, understood=jnp.ones(num_slots, bool), next_claim=zero)
+
+    def brief(
+        self, level: jax.Array, words: tuple[jax.Array, jax.Array], params: SearchParams
+    ) -> tuple[jax.Array, jax.Array]:
+        """Whether a brief is understood, and whether its reader works on a sibling's window."""
+        understood = luck_.unit(words[0]) < params.understood[level]
+        copies = _field(words[1], 0, 16).astype(jnp.float32) * jnp.float32(2.0**-16) < params.copies[level]
+        return understood, copies
+
+    def handed(self, life: Searcher, handed: jax.Array, understood: jax.Array) -> Searcher:
+        """New work: the row in progress is dropped."""
+        return replace(
+            life,
+            left=jnp.where(handed, 0, life.left),
+            understood=jnp.where(handed, understood, life.understood),
+            next_claim=jnp.where(handed, 0, life.next_claim),
+        )
+
+    def takes_claims(self, role: jax.Array) -> jax.Array:
+        """Checkers are handed what their parent knows."""
+        return role == CHECKER
+
+    # Turns -------------------------------------------------------------------------------------------------------
+
+    def legal(
+        self, life: Searcher, role: jax.Array, has_row: jax.Array, num_claims: jax.Array, params: SearchParams
+    ) -> list[jax.Array]:
+        """`search` for lead and searcher with rows left; `check` for a checker with rows left, a lead with claims."""
+        fits = life.turns < params.limit[role]
+        search = (role != CHECKER) & has_row & fits
+        check = jnp.where(role == CHECKER, has_row, (role == LEAD) & (num_claims > 0)) & fits
+        return [search, check]
+
+    def claim_bound(self, role: jax.Array, num_claims: jax.Array) -> jax.Array:
+        """A checker takes the claims of its window in turn; a lead names one of its newest."""
+        return jnp.where(role == CHECKER, 1, num_claims)
+
+    def cost(self, tool: jax.Array, params: SearchParams) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Search and check cost the same and call an outside tool; one critical step each."""
+        outside = tool >= FIRST_TASK_TOOL
+        return jnp.where(outside, params.call_tokens, 0), jnp.where(outside, 1000, 0), outside
+
+    def act(self, facts: Rows, life: Searcher, working: Working, log: Log, params: SearchParams) -> Worked:
+        """One search or check turn of everyone who takes one."""
+        searching = (working.tool == SEARCH) & working.has_row
+        checking = working.tool == CHECK
+        load = jnp.sum(searching | checking).astype(jnp.float32)
+        draw = lambda purpose: luck_.threefry(*working.life_keys, working.turn, jnp.uint32(purpose))  # noqa: E731
+        work, outcome, claim = draw(Purpose.WORK), draw(Purpose.OUTCOME), draw(Purpose.CLAIM)
+        fault = luck_.unit(work[0]) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
+        used = life.turns + (searching | checking)
+        row = working.row
+
+        # Search: a row takes some turns; then one uniform decides what is found.
+        left = jnp.where(life.left > 0, life.left, params.length[_field(work[1], 0, 10)])
+        left = left - jnp.where(fault, 0, 1)
+        finishes = searching & (left == 0)
+        q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
+        q = q * jnp.where(facts.hard[row], params.hard_factor, 1.0)
+        q = q * jnp.where(life.understood, 1.0, params.lost_factor)
+        q = jnp.where(facts.answerable[row], q, 0.0)
+        wrong_rate = params.wrong_rate[life.understood.astype(jnp.int32)]
+        common = _field(work[1], 10, 16).astype(jnp.float32) * jnp.float32(2.0**-16) < params.correlation
+        u = jnp.where(common, facts.common[row], luck_.unit(outcome[0]))
+        right = u < q
+        found = u < q + (1.0 - q) * wrong_rate
+        is_modal = _field(outcome[1], 0, 12).astype(jnp.float32) * jnp.float32(2.0**-12) < params.modal
+        other = (facts.modal[row] + 1 + _field(outcome[1], 12, 10) % 6) % 7
+        offset = jnp.where(is_modal, facts.modal[row], other)
+        truth = facts.truth[row]
+        value = jnp.where(right, truth, (truth + 1 + offset) % NUM_VALUES)
+        hit = _field(outcome[1], 22, 10).astype(jnp.float32) * jnp.float32(2.0**-10) < params.poison_hit
+        poisoned = facts.poisoned[row] & hit
+        value = jnp.where(poisoned, facts.poison[row], value)
+        looks_right = right | poisoned
+        confidence = params.confidence[looks_right.astype(jnp.int32), _field(claim[0], 0, 10)]
+        garbled = _field(claim[0], 10, 12).astype(jnp.float32) * jnp.float32(2.0**-12) < params.garble
+        twin_value = _other_wrong(value, truth, _field(claim[0], 22, 10))
+        makes = finishes & found
+
+        # Check: one verdict per checker and claim.
+        per_row = self.per_row
+        named = jnp.take_along_axis(
+            working.newest, jnp.clip(working.argument, 0, working.newest.shape[1] - 1)[:, None], axis=1
+        )[:, 0]
+        group = _row_bits(working.known, row, per_row) & _row_bits(working.claims[None], row, per_row)
+        group = group & ~((jnp.uint32(1) << life.next_claim.astype(jnp.uint32)) - jnp.uint32(1))
+        first = jnp.where(group != 0, _trailing_zeros(group), -1)
+        is_checker = working.role == CHECKER
+        target = jnp.where(is_checker, jnp.where(first >= 0, row * per_row + first, -1), named)
+        target_row = jnp.maximum(target, 0) // per_row
+        target_k = jnp.maximum(target, 0) % per_row
+        entry = log.entries[jnp.maximum(target, 0)]
+        is_right = (entry[:, claims_.VALUE] == facts.truth[target_row]) & facts.answerable[target_row]
+        is_right = is_right & ((entry[:, claims_.FLAGS] & claims_.TAINTED) == 0)
+        w0, w1 = draw(Purpose.VERDICT)
+        accepted = jnp.where(
+            is_right,
+            luck_.unit(w0) < params.check_accept[facts.hard[target_row].astype(jnp.int32)],
+            luck_.unit(w0) >= params.check_reject,
+        )
+        repeat = jnp.zeros_like(accepted)
+        for k in range(per_row):
+            there = log.entries[target_row * per_row + k]
+            judged = ((there[:, claims_.FLAGS] & claims_.VERDICT) != 0) & (there[:, claims_.ORIGIN] == working.uid)
+            repeat = repeat | (judged & (there[:, claims_.VALUE] == target_k))
+        judges = checking & (target >= 0) & ~fault & ~repeat
+        moves_on = checking & is_checker & ~fault
+        rest = group & (group - jnp.uint32(1))
+        row_done = moves_on & (rest == 0)
+
+        # Together.
+        knew = _row_bits(working.known, row, per_row) != 0
+        code = jnp.where(searching, ResultCode.IN_PROGRESS, ResultCode.NOTHING)
+        code = jnp.where(finishes, jnp.where(found, ResultCode.FOUND, ResultCode.EMPTY), code)
+        code = jnp.where(checking, jnp.where(target >= 0, ResultCode.REFUSED, ResultCode.EMPTY), code)
+        code = jnp.where(judges, jnp.where(accepted, ResultCode.ACCEPTED, ResultCode.REJECTED), code)
+        code = jnp.where((searching | checking) & fault, ResultCode.FAULT, code)
+        useful = jnp.where(searching & ~fault, jnp.where(knew, -1.0, 1.0), 0.0)
+        useful = useful + jnp.where(checking & ~fault, jnp.where(judges, 1.0, -1.0), 0.0)
+        flags = jnp.where(judges, claims_.VERDICT | jnp.where(accepted, claims_.ACCEPT, 0), 0)
+        flags = jnp.where(makes & poisoned, claims_.TAINTED | claims_.UNTRUSTED, flags)
+        next_claim = jnp.where(moves_on, jnp.where(row_done, 0, first + 1), life.next_claim)
+        return Worked(
+            life=replace(
+                life,
+                turns=used,
+                left=jnp.where(searching, left, life.left),
+                next_claim=next_claim,
+            ),
+            claims=NewClaims(
+                made=makes | judges,
+                row=jnp.where(judges, target_row, row),
+                value=jnp.where(judges, target_k, value),
+                confidence=jnp.where(judges, 2**15, confidence),
+                luck=jnp.where(judges, w1, claim[1]),
+                flags=flags,
+                twin=makes & garbled,
+                twin_value=twin_value,
+            ),
+            advance=finishes | row_done,
+            code=code,
+            value=jnp.where(makes, value, -1),
+            useful=useful,
+        )
+
+    # Answers -----------------------------------------------------------------------------------------------------
+
+    def aggregate(
+        self, facts: Rows, log: Log, known: jax.Array, rule: jax.Array, params: SearchParams
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Merge rows by one of `RULES`; see the card for what each does."""
+        votes = claims_.tally(log, known)
+        value = log.column(claims_.VALUE)
+        net = votes.accepts - votes.rejects
+        place = jnp.arange(self.per_row, dtype=jnp.int32)
+        is_rule = lambda name: (rule == RULES.index(name))[:, None, None]  # noqa: E731
+        score = jnp.where(is_rule("verdict"), votes.origins + net, votes.origins)
+        score = jnp.where(is_rule("best"), net * 64 + votes.origins, score)
+        score = jnp.where(is_rule("last"), place, score)
+        winner = claims_.winner(score, votes.known, value, facts.tie)
+        won = jnp.take_along_axis(
+            jnp.broadcast_to(value, votes.known.shape), jnp.maximum(winner, 0)[..., None], axis=-1
+        )[..., 0]
+        is_right = votes.known & (value == facts.truth[:, None]) & facts.answerable[:, None]
+        all_wrong = (winner >= 0) & ~jnp.any(is_right, axis=-1)
+        votes_rule = (rule != RULES.index("last")) & (rule != RULES.index("union"))
+        rejected = all_wrong & votes_rule[:, None] & (facts.reject < params.reject_wrong)
+        every = jnp.zeros(votes.known.shape[:-1], jnp.int32)
+        for k in range(self.per_row):
+            every = every | jnp.where(votes.known[..., k], 1 << value[:, k], 0)
+        one = jnp.where((winner >= 0) & ~rejected, 1 << won, 0)
+        union = (rule == RULES.index("union"))[:, None]
+        answer = jnp.where(union, every, one)
+        same = (value == won[..., None]) | log.flag(claims_.VERDICT)
+        keep = (same & ((winner >= 0) & ~rejected)[..., None]) | union[..., None]
+        return answer, jnp.where(rejected, -1, winner), keep
+
+    def quality(self, facts: Rows, answer: jax.Array) -> jax.Array:
+        """item-F1 = 2 right / (reported + answerable); 1 if nothing is answerable and nothing reported."""
+        right, reported = _score(facts, answer)
+        return _f1(jnp.sum(right), jnp.sum(reported), jnp.sum(facts.answerable))
+
+    def gains(self, facts: Rows, old: jax.Array, new: jax.Array) -> jax.Array:
+        """Telescoping differences of item-F1 as rows of `new` replace rows of `old`, in row order."""
+        right_old, reported_old = _score(facts, old)
+        right_new, reported_new = _score(facts, new)
+        right = jnp.sum(right_old) + jnp.cumsum(right_new - right_old)
+        reported = jnp.sum(reported_old) + jnp.cumsum(reported_new - reported_old)
+        after = _f1(right, reported, jnp.sum(facts.answerable))
+        return after - jnp.concatenate([self.quality(facts, old)[None], after[:-1]])
+
+    def best_quality(self, facts: Rows, log: Log, told: jax.Array) -> jax.Array:
+        """item-F1 of reporting exactly the rows whose right value is among `told` uint32[W]."""
+        claim = claims_.unpack(told, log) & ~log.flag(claims_.VERDICT)
+        right = jnp.any(claim & (log.column(claims_.VALUE) == facts.truth[:, None]), axis=-1) & facts.answerable
+        total = jnp.sum(right)
+        return _f1(total, total, jnp.sum(facts.answerable))
+
+    def info(self, facts: Rows, answer: jax.Array) -> dict[str, jax.Array]:
+        """row_f1 over groups of eight rows all right, success (all right), and the parts of item-F1."""
+        right, reported = _score(facts, answer)
+        fine = jnp.where(facts.answerable, (right == 1) & (reported == 1), reported == 0)
+        pad = -self.num_rows % GROUP_ROWS
+        group = lambda flags, fill: jnp.pad(flags, (0, pad), constant_values=fill).reshape(-1, GROUP_ROWS)  # noqa: E731
+        whole = jnp.all(group(fine, True), axis=-1)
+        wanted = jnp.any(group(facts.answerable, False), axis=-1)
+        given = jnp.any(group(reported > 0, False), axis=-1)
+        right_groups = jnp.sum(whole & wanted)
+        return {
+            "row_f1": _f1(right_groups, jnp.sum(given), jnp.sum(wanted)),
+            "success": jnp.all(fine).astype(jnp.float32),
+            "right": jnp.sum(right),
+            "reported": jnp.sum(reported),
+            "answerable": jnp.sum(facts.answerable, dtype=jnp.int32),
+        }
+
+    # Agents ------------------------------------------------------------------------------------------------------
+
+    def observe(self, life: Searcher, params: SearchParams) -> list[jax.Array]:
+        """The own context's fill, and whether a row is in progress."""
+        return [life.turns.astype(jnp.float32) / 100.0, (life.left > 0).astype(jnp.float32)]
+
+    def worker_turn(self, harness: Any, legal: Legal) -> jax.Array:
+        """Searchers search and checkers check while they may; then they return all claims in full; else they wait."""
+        turns = jnp.zeros((legal.tools.shape[0], 1 + harness.num_args), jnp.int32)
+        back = jnp.asarray(harness.turn("return", claims="all", detail="full"))
+        may = lambda tool: ((legal.tools >> tool) & 1 == 1)[:, None]  # noqa: E731
+        turns = jnp.where(may(RETURN), back, turns)
+        turns = jnp.where(may(CHECK), jnp.asarray(harness.turn("check")), turns)
+        return jnp.where(may(SEARCH), jnp.asarray(harness.turn("search")), turns)
+
+
+def _field(word: jax.Array, shift: int, bits: int) -> jax.Array:
+    """int32 of `bits` bits of a word, from bit `shift`."""
+    return ((word >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
+
+
+def _other_wrong(value: jax.Array, truth: jax.Array, word: jax.Array) -> jax.Array:
+    """A value that is neither right nor `value`."""
+    offset = (value - truth - 1) % NUM_VALUES  # 7 if right, else 0..6
+    from_right = word % 7
+    from_wrong = (offset + 1 + word % 6) % 7
+    return (truth + 1 + jnp.where(offset == 7, from_right, from_wrong)) % NUM_VALUES
+
+
+def _row_bits(words: jax.Array, row: jax.Array, per_row: int) -> jax.Array:
+    """uint32[N]: the bits of a row in sets uint32[N or 1, W]."""
+    place = row * per_row
+    word = jnp.take_along_axis(jnp.broadcast_to(words, (row.shape[0], words.shape[1])), (place >> 5)[:, None], 1)[:, 0]
+    return (word >> (place & 31).astype(jnp.uint32)) & jnp.uint32(2**per_row - 1)
+
+
+def _trailing_zeros(word: jax.Array) -> jax.Array:
+    """int32: index of the lowest set bit."""
+    return jax.lax.population_count((word & (~word + jnp.uint32(1))) - jnp.uint32(1)).astype(jnp.int32)
+
+
+def _score(facts: Rows, answer: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(right int32[M] 0 or 1, reported int32[M]) of an answer."""
+    right = ((answer >> facts.truth) & 1) * facts.answerable
+    return right.astype(jnp.int32), jax.lax.population_count(answer)
+
+
+def _f1(right: jax.Array, reported: jax.Array, wanted: jax.Array) -> jax.Array:
+    """2 right / (reported + wanted), 1 if both are 0."""
+    total = (reported + wanted).astype(jnp.float32)
+    return jnp.where(total > 0, 2.0 * right.astype(jnp.float32) / jnp.maximum(total, 1.0), 1.0)
