@@ -316,10 +316,10 @@ def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*map(Text, columns), box=None, pad_edge=False, header_style="bold")
+    table = Table(*(Column(Text(title)) for title in columns), box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

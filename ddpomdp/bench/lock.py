@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,27 @@ from typing import IO
 
 from ddpomdp.options import UsageError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+if sys.platform == "win32":
     import msvcrt
 
-_FAR = 1 << 30  # on Windows a locked byte cannot be read, so one far behind the owner's name is locked
+    _FAR = 1 << 30  # a locked byte cannot be read, so one far behind the owner's name is locked
+
+    def _take(file: IO[str]) -> None:
+        file.seek(_FAR)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _release(file: IO[str]) -> None:
+        file.seek(_FAR)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _take(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _release(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 class Busy(UsageError):
@@ -31,8 +46,11 @@ def lock(folder: Path) -> Iterator[None]:
     The file `.lock` stays; a lock left by a killed process or copied from another machine holds nobody back.
     """
     with open(folder / ".lock", "a+", encoding="utf-8") as file:
-        if not _try(file):
-            raise Busy(f"{folder} is in use by {_owner(file)}; wait for it to end or choose another folder")
+        try:
+            _take(file)
+        except (BlockingIOError, PermissionError):
+            owner = _owner(file)
+            raise Busy(f"{folder} is in use by {owner}; wait for it to end or choose another folder") from None
         file.truncate(0)
         file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
         file.flush()
@@ -41,26 +59,6 @@ def lock(folder: Path) -> Iterator[None]:
         finally:
             file.truncate(0)
             _release(file)
-
-
-def _try(file: IO[str]) -> bool:
-    try:
-        if fcntl:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            file.seek(_FAR)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _release(file: IO[str]) -> None:
-    if fcntl:
-        fcntl.flock(file, fcntl.LOCK_UN)
-    else:
-        file.seek(_FAR)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
 
 
 def _owner(file: IO[str]) -> str:
@@ -80,7 +78,7 @@ def _owner(file: IO[str]) -> str:
 
 
 def _alive(pid: int) -> bool:
-    if os.name != "posix":
+    if sys.platform == "win32":
         return True  # there, asking would end the process
     try:
         os.kill(pid, 0)

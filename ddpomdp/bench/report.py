@@ -34,7 +34,7 @@ def write(store: Store, suite: Suite, numbers: Mapping[str, Any]) -> Path:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": number, "image": image, "chart": chart}
+    environment.filters |= {"number": number, "mean_and_half": mean_and_half, "image": image, "chart": chart}
     rows = [row for cell in numbers["cells"] for row in store.rows(cell)]
     page = environment.get_template("report.html.jinja").render(
         run=store.run,
@@ -67,18 +67,36 @@ def rebuild(store: Store, suite: Suite) -> Path:
     return write(store, suite, results.write(store, suite))
 
 
-def number(value: float | None, half: float | None = None) -> str:
-    """`value` to two digits of its half-interval `half`, or to three digits; thousands and millions as k and M."""
+def number(value: float | None) -> str:
+    """`value` to three digits, integers in full below 10,000; above, in k, M or G."""
     if value is None:
         return "–"
-    size = max(abs(value), abs(half or 0.0))
-    scale, suffix = (1e6, "M") if size >= 1e6 else (1e3, "k") if size >= 1e4 else (1.0, "")
-    value, half = value / scale, abs(half or 0.0) / scale
-    exponent = math.floor(math.log10(half)) - 1 if half else math.floor(math.log10(abs(value))) - 2 if value else 0
-    digits = min(max(-exponent, 0), 4)
-    if not half and value == int(value) and not suffix:
-        digits = 0
-    return f"{value:,.{digits}f}{suffix}".replace("-", "−")
+    scale, suffix = _scale(value)
+    exact = not suffix and value == int(value)
+    return _fixed(value / scale, 0 if exact else 2 - _magnitude(value / scale)) + suffix
+
+
+def mean_and_half(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """A summary's mean and half-interval, both to the half-interval's second digit; no half if there is none."""
+    if summary["low"] is None:
+        return number(summary["mean"]), ""
+    mean, half = summary["mean"], (summary["high"] - summary["low"]) / 2
+    scale, suffix = _scale(max(abs(mean), half))
+    digits = 1 - _magnitude(half / scale)
+    return _fixed(mean / scale, digits) + suffix, _fixed(half / scale, digits) + suffix
+
+
+def _scale(value: float) -> tuple[float, str]:
+    size = abs(value)
+    return (1e9, "G") if size >= 1e9 else (1e6, "M") if size >= 1e6 else (1e3, "k") if size >= 1e4 else (1.0, "")
+
+
+def _magnitude(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def _fixed(value: float, digits: int) -> str:
+    return f"{value:,.{min(max(digits, 0), 4)}f}".replace("-", "−")
 
 
 def image(data: bytes | str) -> str:
@@ -99,7 +117,7 @@ def _draw(curve: Curve, lines: Mapping[str, list[tuple[float, ...]]], theme: str
     from matplotlib.figure import Figure
 
     text, grid, colours = _COLOURS[theme]
-    style = {
+    style: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": "ddpomdp",
         "font.size": 10,
@@ -110,7 +128,7 @@ def _draw(curve: Curve, lines: Mapping[str, list[tuple[float, ...]]], theme: str
         "ytick.color": text,
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(7.6, 3.1), layout="constrained")
+        figure = Figure(figsize=(9.6, 3.5), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot(facecolor="none", xlabel=curve.x_label, ylabel=curve.y_label)
         for (name, points), colour in zip(lines.items(), colours * (len(lines) // len(colours) + 1), strict=False):
@@ -144,15 +162,18 @@ def _headline(entries: list[dict[str, Any]], metrics: tuple[Metric, ...], group_
 
 
 def _notes(lines: list[dict[str, Any]], metrics: tuple[Metric, ...]) -> list[str]:
-    """What a reader must know about the numbers that have no interval or miss episodes."""
-    notes = []
+    """What a reader must know about numbers without an interval or with missing episodes, each thing said once."""
+    owners: dict[str, list[str]] = {}
     for metric in metrics:
         for line in lines:
             summary = line["metrics"][metric.key]
-            parts = [summary["note"]] if summary["note"] else []
-            parts += [f"{summary['missing']} of its episodes have no value"] if summary["missing"] else []
-            notes += [f"{metric.title} of {line['name']}: {', '.join(parts)}"] if parts else []
-    return notes
+            if summary["note"]:
+                owners.setdefault(summary["note"], []).append(f"{metric.title} of {line['name']}")
+            if summary["missing"]:
+                text = f"{summary['missing']} of {summary['missing'] + summary['episodes']} episodes have no value"
+                owners.setdefault(text, []).append(f"{metric.title} of {line['name']}")
+    everything = len(lines) * len(metrics)
+    return [text if len(names) == everything else f"{text} ({', '.join(names)})" for text, names in owners.items()]
 
 
 class _Axis:
@@ -172,8 +193,11 @@ class _Axis:
     def place(self, value: float) -> float:
         return round(100 * min(max((value - self.low) / (self.high - self.low), 0.0), 1.0), 2)
 
-    def ticks(self) -> list[float]:
-        return [self.low + share * (self.high - self.low) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    def ticks(self) -> list[tuple[float, str]]:
+        """Five places in percent with their labels."""
+        values = [self.low + share * (self.high - self.low) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        scale, suffix = _scale(max(map(abs, values)))
+        return [(self.place(value), f"{value / scale:.3g}{suffix}".replace("-", "−")) for value in values]
 
 
 def _provenance(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpomdp.bench import report, results, store
 from ddpomdp.bench.suite import Suite
-from ddpomdp.bench.workers import Failure, outcomes
+from ddpomdp.bench.workers import Failure, outcomes, require_portable
 from ddpomdp.options import UsageError
 from ddpomdp.progress import progress
 
@@ -25,6 +25,8 @@ def run(suite: Suite, folder: Path, given: Mapping[str, Any], *, resume: bool = 
     """
     if jobs < 1:
         raise UsageError(f"jobs {jobs}; allowed: integers from 1")
+    if jobs > 1:
+        require_portable(suite)
     options, cells = suite.plan(given)
     with store.begin(folder, store.describe(suite, options, cells), resume=resume) as run_store:
         done = run_store.done()

@@ -25,7 +25,7 @@ from typing import Any
 from ddpomdp._version import __version__
 from ddpomdp.bench import strictjson
 from ddpomdp.bench.lock import lock
-from ddpomdp.bench.suite import Cell, Output, Picture, Row, Suite
+from ddpomdp.bench.suite import CELL_ID, Cell, Output, Picture, Row, Suite
 from ddpomdp.options import UsageError
 
 FORMAT = 1
@@ -141,7 +141,7 @@ def describe(suite: Suite, options: Mapping[str, Any], cells: Sequence[Cell]) ->
                 cell.id: {"seed": cell.seed, "settings": cell.settings, "provenance": cell.provenance} for cell in cells
             },
             "environment": {
-                "system": f"{platform.system()} {platform.release()}",
+                "system": platform.system(),
                 "machine": platform.machine(),
                 "cpus": os.cpu_count(),
             },
@@ -161,6 +161,8 @@ def read(folder: Path) -> Store:
         raise UsageError(f"{path}: {error}") from None
     if missing or run["format"] != FORMAT:
         raise UsageError(f"{path}: not a run of format {FORMAT} ({', '.join(missing) or run['format']})")
+    if odd := [cell for cell in run["cells"] if not CELL_ID.fullmatch(cell)]:
+        raise UsageError(f"{path}: {odd[0][:80]!r} cannot be the id of a cell")
     return Store(folder, run)
 
 

@@ -18,7 +18,7 @@ STAMPS = ("cell", "seed", "episode")  # every row begins with these, then the ce
 
 Row = dict[str, Any]
 
-_CELL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,119}")
+CELL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,119}")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Cell:
     provenance: Mapping[str, str] = field(default_factory=dict)  # env version, harness digest: a resume compares them
 
     def __post_init__(self) -> None:
-        if not _CELL_ID.fullmatch(self.id):
+        if not CELL_ID.fullmatch(self.id):
             raise UsageError(f"cell id {self.id[:80]!r}; allowed: 1 to 120 letters, digits and . _ + = -")
         if type(self.seed) is not int or self.seed < 0:
             raise UsageError(f"cell {self.id}: seed {self.seed!r}; allowed: integers from 0")

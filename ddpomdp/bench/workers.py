@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 
 from ddpomdp.bench.results import measured
@@ -36,6 +37,14 @@ def attempt(suite: Suite, cell: Cell) -> Output | Failure:
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
+def require_portable(suite: Suite) -> None:
+    """Raise `UsageError` if `suite` cannot travel to worker processes."""
+    try:
+        ForkingPickler.dumps(suite)
+    except (AttributeError, TypeError, PicklingError) as error:  # which one depends on the kind of object
+        raise UsageError(f"suite {suite.name} cannot travel to worker processes: {error}") from error
+
+
 def outcomes(suite: Suite, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Output | Failure]]:
     """Each cell with its outcome, as they come; `jobs` > 1 runs them in that many fresh processes."""
     if jobs == 1:
@@ -43,29 +52,30 @@ def outcomes(suite: Suite, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[C
             yield cell, attempt(suite, cell)
         return
     queue = deque((cell, 1) for cell in cells)
-    workers = [_Worker(suite) for _ in range(min(jobs, len(cells)))]
+    workers = [_Worker(suite, *queue.popleft()) for _ in range(min(jobs, len(cells)))]
     try:
-        for worker in workers:
-            worker.give(*queue.popleft())
-        while busy := {worker.pipe: worker for worker in workers if worker.task}:
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]
-                cell, tries = worker.task
-                try:
-                    outcome = pipe.recv()
-                except (EOFError, OSError):
+        while workers:
+            ready = wait([worker.pipe for worker in workers])
+            for place, worker in enumerate(workers):
+                if worker.pipe not in ready:
+                    continue
+                cell, tries = worker.cell, worker.tries
+                outcome = worker.outcome()
+                if outcome is None:  # it died
                     cause = worker.end()
-                    workers[workers.index(worker)] = worker = _Worker(suite)
                     if tries < ATTEMPTS:
                         queue.append((cell, tries + 1))
-                        outcome = None
                     else:
                         outcome = Failure(f"its worker process died {tries} times, last by {cause}", attempts=tries)
-                worker.task = None
-                if queue:
+                    if queue:
+                        workers[place] = _Worker(suite, *queue.popleft())
+                elif queue:
                     worker.give(*queue.popleft())
+                else:
+                    worker.end()
                 if outcome:
                     yield cell, outcome
+            workers = [worker for worker in workers if not worker.ended]
     finally:
         for worker in workers:
             worker.end()
@@ -74,27 +84,33 @@ def outcomes(suite: Suite, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[C
 class _Worker:
     """A fresh process that runs one cell at a time and ends with its parent."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, cell: Cell, tries: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.task: tuple[Cell, int] | None = None
+        self.ended = False
         self.process = context.Process(target=_serve, args=(theirs, suite), daemon=True)
-        try:
-            self.process.start()
-        except (AttributeError, TypeError, PicklingError) as error:  # which one depends on the kind of object
-            raise UsageError(f"suite {suite.name} cannot travel to worker processes: {error}") from error
+        self.process.start()
         theirs.close()
+        self.give(cell, tries)
 
     def give(self, cell: Cell, tries: int) -> None:
-        self.task = (cell, tries)
+        self.cell, self.tries = cell, tries
         with contextlib.suppress(OSError):  # if it is dead, reading from it will say so
             self.pipe.send(cell)
 
+    def outcome(self) -> Output | Failure | None:
+        """The outcome of its cell; None if the process died."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(timeout=5)
+            return None
+
     def end(self) -> str:
-        """End the process and say what ended it."""
-        self.pipe.close()
-        self.process.join(timeout=0.5 if self.task else 0)
+        """End the process and say what had ended it already."""
         code = self.process.exitcode
+        self.ended = True
+        self.pipe.close()
         self.process.terminate()
         self.process.join()
         if code is not None and code < 0:
