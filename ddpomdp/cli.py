@@ -1,0 +1,341 @@
+"""The command line. A verb is a dataclass: its fields are what tyro parses, calling it with the options runs it.
+
+Other packages add verbs through the entry-point group `ddpomdp.commands`: such a dataclass, or a dict of them for a
+verb with sub-verbs. JAX is imported only by the verbs that need it.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ddpomdp import plugins
+from ddpomdp._version import __version__
+from ddpomdp.options import UsageError, bad_input, parse_options, refusal
+
+GROUP = "ddpomdp.commands"
+Positional = tyro.conf.Positional
+arg = tyro.conf.arg
+_TYRO = (tyro.conf.FlagCreatePairsOff,)
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the environments.
+
+    Example: ddpomdp envs --json
+    """
+
+    as_json: Annotated[bool, arg(name="json")] = False
+    """Print a JSON list."""
+
+    def __call__(self, options: dict[str, Any]) -> int:
+        """Print the list."""
+        import ddpomdp
+
+        _no_options("envs", options)
+        points = plugins.found("ddpomdp.envs")
+        sources = {name: points[name].value.partition(":")[0] if name in points else "" for name in ddpomdp.list_envs()}
+        if self.as_json:
+            print(json.dumps([{"id": name, "module": module} for name, module in sources.items()], indent=1))
+        else:
+            _print_table(("environment", "from"), list(sources.items()))
+        return 0
+
+
+@dataclass(frozen=True)
+class Play:
+    """Run one episode and print what came of it; key=value words are options of the environment.
+
+    Example: ddpomdp play Search-v0 --policy heuristic --preset small --seed 3 num_subtasks=8
+    """
+
+    env: Annotated[Positional[str], arg(metavar="ENV")]
+    """Environment, see `ddpomdp envs`."""
+    policy: str = "random"
+    """Policy: random, heuristic, base, learned, or one of the environment's own."""
+    preset: str | None = None
+    """Preset that fills the options."""
+    seed: int = 0
+    """Seed of task, luck and policy, from 0."""
+    ticks: int | None = None
+    """Most ticks to run; the environment's horizon if not given."""
+    save: Path | None = None
+    """Write the trace to this JSON file."""
+    plot: Path | None = None
+    """Draw the trace to this picture file."""
+    as_json: Annotated[bool, arg(name="json")] = False
+    """Print a JSON object."""
+
+    def __call__(self, options: dict[str, Any]) -> int:
+        """Play the episode."""
+        if not 0 <= self.seed < 2**32:
+            raise UsageError(f"seed {self.seed}; allowed: integers from 0 to 2^32 - 1")
+        if self.ticks is not None and self.ticks < 1:
+            raise UsageError(f"ticks {self.ticks}; allowed: integers from 1")
+        for path in (self.save, self.plot):
+            if path and not path.absolute().parent.is_dir():
+                raise UsageError(f"cannot write {path}: no folder {path.absolute().parent}")
+        import jax
+
+        import ddpomdp
+        from ddpomdp.bench.episode import episode_row
+        from ddpomdp.progress import waiting
+
+        preset = {"preset": self.preset} if self.preset else {}
+        with bad_input():
+            env = ddpomdp.make(self.env, **preset, **options)
+            policy = ddpomdp.policy(self.policy, env)
+            params = policy.init(env)
+        began = time.perf_counter()
+        with waiting("compiling and playing"):
+            ticks = self.ticks or env.spec.max_ticks
+            rollout = ddpomdp.rollout(env, policy, params, jax.random.key(self.seed), ticks)
+            row = episode_row(rollout)
+        took_s = time.perf_counter() - began
+        title = f"{self.env}, {self.policy}, seed {self.seed}"
+        if self.save:
+            from ddpomdp.trace import Trace
+
+            trace = Trace.from_rollout(env, rollout)
+            self.save.write_text(json.dumps(trace.to_json()), encoding="utf-8")
+        if self.plot:
+            from ddpomdp import picture
+
+            with bad_input():
+                picture.draw(rollout.ts.events, path=self.plot, title=title)
+        if self.as_json:
+            what = {"env": self.env, "policy": self.policy, "seed": self.seed}
+            print(json.dumps({**what, **row}, indent=1, allow_nan=False))
+        else:
+            _print_table((title, ""), [*_summary(row), ("computed in", f"{took_s:.1f} s")])
+        return 0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run a benchmark suite into a folder: raw rows, results.json, report.html; key=value words are its options.
+
+    Example: ddpomdp bench quick --out runs/quick --jobs 2 seeds=[0,1,2]
+    """
+
+    suite: Annotated[Positional[str], arg(metavar="SUITE")]
+    """Suite; an unknown name lists the known ones."""
+    out: Path | None = None
+    """Folder; the first free of runs/SUITE, runs/SUITE-2, ... if not given."""
+    resume: bool = False
+    """Go on with the run in the folder: the cells that are missing or failed."""
+    jobs: int = 1
+    """Cells at a time, each in a process of its own."""
+
+    def __call__(self, options: dict[str, Any]) -> int:
+        """Run the suite."""
+        from ddpomdp import bench
+        from ddpomdp.bench.run import run
+
+        suite = bench.find(self.suite)
+        folder = self.out or self._default_folder()
+        code = run(suite, folder, options, resume=self.resume, jobs=self.jobs)
+        if code in (0, 1):
+            print(folder / "results.json")
+            if (folder / "report.html").exists():
+                print(folder / "report.html")
+        return code
+
+    def _default_folder(self) -> Path:
+        first, *others = (Path("runs") / name for name in (self.suite, *(f"{self.suite}-{n}" for n in range(2, 1000))))
+        if self.resume:
+            if taken := [str(path) for path in others if path.exists()]:
+                raise UsageError(f"several runs of {self.suite}: {first}, {', '.join(taken)}; name one with --out")
+            return first
+        return next(path for path in (first, *others) if not path.exists())
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rebuild results.json and report.html of a run from its raw rows, or check results.json against them.
+
+    Example: ddpomdp report runs/quick --check
+    """
+
+    folder: Annotated[Positional[Path], arg(metavar="DIR")]
+    """Folder of a run."""
+    check: bool = False
+    """Only compare: exit code 1 and one line per difference if any number, key or cell differs."""
+    as_json: Annotated[bool, arg(name="json")] = False
+    """Print results.json, or with --check the differences, as JSON."""
+
+    def __call__(self, options: dict[str, Any]) -> int:
+        """Rebuild or check."""
+        from ddpomdp.bench import find, report, results, store
+
+        _no_options("report", options)
+        run = store.read(self.folder)
+        suite = find(run.run["suite"])
+        if self.check:
+            problems = results.check(run, suite)
+            if self.as_json:
+                print(json.dumps({"ok": not problems, "differences": problems}, indent=1))
+            else:
+                print("\n".join(problems) if problems else f"{self.folder}: every number follows from the raw rows")
+            return 1 if problems else 0
+        with store.hold(self.folder) as held:
+            path = report.rebuild(held, suite)
+        print((self.folder / results.FILE).read_text("utf-8") if self.as_json else path)
+        return 0
+
+
+VERBS: dict[str, Any] = {"envs": Envs, "play": Play, "bench": Bench, "report": Report}
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line `args` (default: those of the process) and return its exit code.
+
+    0 done, 1 failed, 2 bad input (one line on standard error), 130 Ctrl-C. DDPOMDP_DEBUG=1 shows tracebacks.
+    """
+    try:
+        code = _dispatch(list(sys.argv[1:] if args is None else args))
+        sys.stdout.flush()
+        return code or 0
+    except UsageError as error:
+        _debug()
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return _complain("stopped", 130)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        _debug()
+        return _complain(f"{type(error).__name__}: {error} (DDPOMDP_DEBUG=1 shows where)", 1)
+
+
+def _dispatch(words: list[str]) -> int | None:
+    verbs: Mapping[str, Any] = VERBS
+    path = ["ddpomdp"]
+    while True:
+        name = words[0] if words else None
+        others = plugins.found(GROUP) if len(path) == 1 and name not in verbs else {}
+        if name is None:
+            raise UsageError(f"no command given (allowed: {', '.join([*verbs, *others])}); see {' '.join(path)} --help")
+        if name in ("-h", "--help"):
+            print(_help(path, verbs, others))
+            return 0
+        if name == "--version" and len(path) == 1:
+            print(__version__)
+            return 0
+        if name not in verbs and name not in others:
+            raise UsageError(refusal("command", name, [*verbs, *others]))
+        verb = verbs[name] if name in verbs else plugins.load(GROUP, name, "command")
+        path.append(name)
+        words = words[1:]
+        if not isinstance(verb, Mapping):
+            return _call(verb, " ".join(path), words)
+        verbs = verb
+
+
+def _call(verb: Any, prog: str, words: list[str]) -> int | None:
+    """Parse `words` into the dataclass `verb` and its options, then run it."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            command, rest = tyro.cli(
+                verb,
+                prog=prog,
+                args=words,
+                return_unknown_args=True,
+                config=_TYRO,
+            )
+    except SystemExit as end:
+        if not end.code:
+            return 0
+        raise UsageError(f"{_unboxed(complaint.getvalue())}; see {prog} --help") from None
+    for word in rest:
+        if word.startswith("-"):
+            raise UsageError(refusal(f"option of {prog}", word.partition("=")[0], _flags(verb)))
+    return command(parse_options(rest))
+
+
+def _flags(verb: Any) -> list[str]:
+    """The flags of `verb`, from its help text."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        tyro.cli(verb, args=["--help"], config=_TYRO)
+    return sorted(set(re.findall(r"--[a-z][\w-]*", text.getvalue())))
+
+
+def _help(path: list[str], verbs: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    lines = [f"usage: {' '.join(path)} COMMAND ...   ({' '.join(path)} COMMAND --help says more)", ""]
+    if len(path) == 1:
+        lines.insert(0, f"ddpomdp {__version__}: environments for teams of LLM agents, their policies and benchmarks\n")
+    width = max(map(len, (*verbs, *others)), default=0) + 2
+    for name, verb in verbs.items():
+        text = "sub-commands: " + ", ".join(verb) if isinstance(verb, Mapping) else (verb.__doc__ or "").strip()
+        about, _, example = text.partition("Example:")
+        lines.append(f"  {name:<{width}}{' '.join(about.split())}")
+        lines += [f"  {'':<{width}}$ {example.strip()}"] if example else []
+    lines += [f"  {name:<{width}}from {point.value.partition(':')[0]}" for name, point in others.items()]
+    return "\n".join(lines)
+
+
+def _unboxed(text: str) -> str:
+    """The message inside tyro's box, in one line."""
+    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    end = next((i for i, line in enumerate(lines) if line.startswith("──")), len(lines))
+    return " ".join(" ".join(lines[:end]).split()) or " ".join(text.split())
+
+
+def _no_options(verb: str, options: Mapping[str, Any]) -> None:
+    if options:
+        raise UsageError(f"{verb} takes no key=value options, got {', '.join(options)}")
+
+
+def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An episode's row as lines of a table; the turns by kind in one line."""
+    lines = []
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{name} {count}" for name, count in value.items() if count) or "none"
+        elif isinstance(value, float):
+            value = f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        elif isinstance(value, int):
+            value = f"{value:,}"
+        lines.append((key.replace("_", " "), str(value)))
+    return lines
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(*(Column(Text(title)) for title in columns), box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _complain(text: str, code: int) -> int:
+    """Print `text` as one line, its control characters shown, and return `code`."""
+    shown = "".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text)
+    print(f"ddpomdp: {' '.join(shown.split())}", file=sys.stderr)
+    return code
+
+
+def _debug() -> None:
+    if os.environ.get("DDPOMDP_DEBUG") == "1":
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
