@@ -1,0 +1,265 @@
+"""Search-v0 as users make it: presets, options and scripted policies around the task in search.py."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ddpomdp.engine import Config
+from ddpomdp.env import Env
+from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SPAWN, Harness, core_tools
+from ddpomdp.params import Charges, Params, Reading, reward_spec, service
+from ddpomdp.policies import Script
+from ddpomdp.presets import choose, number, resolve, whole
+from ddpomdp.topology import TOPOLOGIES, topology
+from ddpomdp_envs.search import MODELS, RULES, Search, search_params
+
+ID, VERSION = "Search-v0", "0.1.0"
+LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
+LONG_CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, EVEN)
+
+DEFAULTS: dict[str, Any] = {
+    "topology": "swarm",
+    "model": "strong",
+    "reward": "outcome",
+    "frozen_roles": (),
+    "capacity": 16,
+    "num_subtasks": 48,
+    "claims_per_row": 4,
+    "observed_claims": 4,
+    "roster": 8,
+    "max_ticks": 256,
+    "max_turns": None,
+    "max_tokens": None,
+    "poison": 0.05,
+    "unanswerable": 0.15,
+    "correlation": 0.0,
+    "lead_blocks": True,
+    "idle_ms": 1_000,
+    "wait_limit_ms": 600_000,
+    "price_token": 1e-6,
+    "price_second": 1e-4,
+    "counts": (1, 2, 4, 8, 12),
+    "chunks": (4, EVEN),
+    "delegate_chunks": (EVEN,),
+    "delegate_briefs": ("standard",),
+    "strict_order": False,
+}
+
+_LONG = {
+    "counts": LONG_COUNTS,
+    "chunks": LONG_CHUNKS,
+    "delegate_chunks": LONG_CHUNKS,
+    "delegate_briefs": BRIEFS,
+    "roster": 16,
+}
+_CLEAN = {"poison": 0.0, "unanswerable": 0.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"capacity": 4, "num_subtasks": 6, "claims_per_row": 2, "roster": 4, "max_ticks": 32, **_CLEAN}
+    | {"counts": (1, 2, 3), "chunks": (2, EVEN)},
+    "small": {},
+    "calibration": {**_LONG, **_CLEAN, "capacity": 64, "max_ticks": 320},
+    "k2.5": {**_LONG, "capacity": 101, "num_subtasks": 128, "claims_per_row": 2, "max_ticks": 1_500, "max_turns": 1_500},
+    "k2.6": {**_LONG, "capacity": 301, "num_subtasks": 512, "claims_per_row": 2, "max_ticks": 4_000, "max_turns": 4_000},
+    "stress": {**_LONG, **_CLEAN, "capacity": 300, "num_subtasks": 512, "claims_per_row": 2, "max_ticks": 4_000},
+}
+
+
+def make_env(**given: Any) -> Env:
+    """Search-v0; see the card for options. ValueError names what was got and what is allowed."""
+    options = resolve(ID, DEFAULTS, PRESETS, given)
+    choose("model", options["model"], MODELS)
+    choose("topology", options["topology"], TOPOLOGIES)
+    spec = reward_spec(options["reward"])
+    for name, low, high in (
+        ("capacity", 1, 4_096),
+        ("num_subtasks", 1, 8_192),
+        ("observed_claims", 1, 16),
+        ("roster", 1, 24),
+        ("max_ticks", 1, 100_000),
+        ("idle_ms", 1, 600_000),
+        ("wait_limit_ms", 1, 100_000_000),
+    ):
+        whole(name, options[name], low, high)
+    for name in ("max_turns", "max_tokens"):
+        whole(name, options[name], 1, 2_000_000_000, none=True)
+    for name in ("poison", "unanswerable", "correlation"):
+        number(name, options[name], 0.0, 1.0)
+    for name in ("price_token", "price_second"):
+        number(name, options[name], 0.0, 1e6)
+    for name in ("lead_blocks", "strict_order"):
+        if not isinstance(options[name], bool):
+            raise ValueError(f"{name}: got {options[name]!r}, allowed: True, False")
+    if options["claims_per_row"] not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16, 32")
+    row = topology(options["topology"])
+    task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
+    frozen = _frozen(options["frozen_roles"], task.roles)
+    spawnable = (*task.spawnable, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
+    counts = _values("counts", options["counts"], numbers=range(1, 4_097))
+    chunks = _values("chunks", options["chunks"], numbers=range(1, 8_193), words=(EVEN,))
+    delegate_chunks = _values("delegate_chunks", options["delegate_chunks"], numbers=range(1, 8_193), words=(EVEN,))
+    briefs = _values("delegate_briefs", options["delegate_briefs"], words=BRIEFS)
+    core = core_tools(
+        spawnable=spawnable,
+        counts=counts,
+        chunks=chunks,
+        delegate_chunks=delegate_chunks,
+        delegate_briefs=briefs,
+        rules=RULES,
+        roster=options["roster"] if row.spawn else 0,
+    )
+    rows_of = lambda values: tuple(-1 if value == EVEN else value for value in values)  # noqa: E731
+    offered = {
+        (SPAWN, "role"): tuple(task.roles.index(name) for name in spawnable) or (1,),
+        (SPAWN, "count"): counts,
+        (SPAWN, "chunk"): rows_of(chunks),
+        (SPAWN, "brief"): range(len(BRIEFS)),
+        (DELEGATE, "chunk"): rows_of(delegate_chunks),
+        (DELEGATE, "brief"): tuple(BRIEFS.index(name) for name in briefs),
+    }
+    harness = Harness(
+        tools=(*core, *task.tools),
+        roles=task.roles,
+        spawnable=spawnable,
+        topology=tuple(sorted(vars(row).items())),
+        limits=tuple((name, options[name]) for name in _LIMITS),
+    )
+    capacity = options["capacity"]
+    leads = 1 + 4 * capacity if row.sub_leads else 1
+    config = Config(
+        capacity=capacity,
+        max_lives=(leads, 4 * capacity, 4 * capacity),
+        max_ticks=options["max_ticks"],
+        max_turns=options["max_turns"],
+        max_tokens=options["max_tokens"],
+        roster=options["roster"],
+        observed_claims=options["observed_claims"],
+        frozen_roles=frozen,
+        lead_blocks=options["lead_blocks"],
+        strict_order=options["strict_order"],
+    )
+    return Env(
+        id=ID,
+        version=VERSION,
+        task=task,
+        harness=harness,
+        topology=row,
+        config=config,
+        offered=offered,
+        params=make_params(options, spec.arrays()),
+        options=options,
+    )
+
+
+_LIMITS = ("capacity", "max_ticks", "max_turns", "max_tokens", "lead_blocks", "idle_ms", "wait_limit_ms")
+
+
+def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
+    """The numbers of an environment as arrays."""
+    model = MODELS[options["model"]]
+    return Params(
+        weights=weights,
+        price_token=jnp.float32(options["price_token"]),
+        price_second=jnp.float32(options["price_second"]),
+        service=service(idle_ms=options["idle_ms"], wait_limit_ms=options["wait_limit_ms"]),
+        charges=Charges(
+            brief_tokens=jnp.asarray([10, 20, 40], jnp.int32),
+            plan_tokens=jnp.int32(round(250 * model["plan"])),
+            plan_steps=jnp.int32(round(1000 * model["plan"])),
+            child_steps=jnp.int32(100),
+            hand_tokens=jnp.int32(30),
+            send_tokens=jnp.int32(20),
+            claim_tokens=jnp.asarray([8, 15], jnp.int32),
+            despawn_tokens=jnp.int32(20),
+            aggregate_tokens=jnp.int32(50),
+            row_tokens=jnp.int32(10),
+            aggregate_steps=jnp.int32(1000),
+        ),
+        reading=Reading(
+            per_message=jnp.float32(model["per_message"]),
+            per_claim=jnp.asarray([0.5 * model["per_claim"], model["per_claim"]], jnp.float32),
+            capacity=jnp.float32(model["capacity"]),
+        ),
+        task=search_params(
+            options["model"],
+            poison=options["poison"],
+            unanswerable=options["unanswerable"],
+            correlation=options["correlation"],
+        ),
+    )
+
+
+def _frozen(names: Any, roles: tuple[str, ...]) -> tuple[int, ...]:
+    if isinstance(names, str) or not all(name in roles[1:] for name in names):
+        raise ValueError(f"frozen_roles: got {names!r}, allowed: a tuple of {', '.join(roles[1:])}")
+    return tuple(sorted(roles.index(name) for name in set(names)))
+
+
+def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str, ...] = ()) -> tuple:
+    ok = lambda v: v in words if isinstance(v, str) else isinstance(v, int) and not isinstance(v, bool) and v in numbers  # noqa: E731
+    if isinstance(values, str) or not values or not all(ok(v) for v in values) or len(set(values)) != len(values):
+        allowed = [f"{numbers[0]}..{numbers[-1]}"] if len(numbers) else []
+        raise ValueError(f"{name}: got {values!r}, allowed: distinct values of {', '.join((*allowed, *words))}")
+    return tuple(values)
+
+
+# Scripted policies -------------------------------------------------------------------------------------------------
+
+
+def single(env: Env, rule: str = "majority") -> Script:
+    """The lead searches every row itself, merges and stops."""
+    harness = env.harness
+    search = [harness.turn("search")] * env.spec.max_ticks
+    return _script(env, [*search, harness.turn("aggregate", rule=rule), harness.turn("stop")])
+
+
+def swarm(
+    env: Env,
+    n: int = 12,
+    brief: str = "standard",
+    chunk: int | str = EVEN,
+    redundancy: int = 1,
+    rule: str = "majority",
+    read: str = "all",
+) -> Script:
+    """Spawn `n` searchers, wait, read, hand the rows out again `redundancy` - 1 times, merge, stop.
+
+    `n` is made of the counts the harness offers, largest first; with several spawns an even split becomes explicit.
+    `read="all"` waits for everyone before reading.
+    """
+    harness = env.harness
+    if env.options["topology"] == "single":
+        raise ValueError("policy 'swarm' needs a topology with spawning; topology 'single' has none")
+    whole("n", n, 1, env.spec.capacity - 1 if env.spec.capacity > 1 else 1)
+    whole("redundancy", redundancy, 1, 10_000)
+    choose("brief", brief, BRIEFS)
+    choose("rule", rule, RULES)
+    choose("read", read, ("all",))
+    offered = env.options["counts"]
+    parts, left = [], n
+    while left:
+        fitting = [count for count in offered if count <= left]
+        if not fitting:
+            raise ValueError(f"n: {n} cannot be made of the counts {offered}")
+        parts.append(max(fitting))
+        left -= parts[-1]
+    if chunk == EVEN and len(parts) > 1:
+        need = -(-env.spec.num_subtasks // n)
+        fits = [value for value in env.options["chunks"] if value != EVEN and value >= need]
+        if not fits:
+            raise ValueError(f"n: {n} takes {len(parts)} spawns and no chunk in {env.options['chunks']} has {need} rows")
+        chunk = min(fits)
+    spawns = [harness.turn("spawn", role="searcher", count=part, chunk=chunk, brief=brief) for part in parts]
+    wait, merge = harness.turn("wait", **{"for": "all"}), harness.turn("aggregate", rule=rule)
+    level = {"brief": brief} if len(env.options["delegate_briefs"]) > 1 else {}
+    even = {"chunk": EVEN} if len(env.options["delegate_chunks"]) > 1 else {}
+    again = harness.turn("delegate", to="all_idle", rows="again", **level, **even)
+    rounds = [wait, merge, again] * (redundancy - 1)
+    return _script(env, [*spawns, *rounds, wait, merge, harness.turn("stop")])
+
+
+def _script(env: Env, turns: list) -> Script:
+    return Script(env, tuple(tuple(int(token) for token in turn) for turn in turns))
+
+
+POLICIES = {"single": single, "swarm": swarm}
