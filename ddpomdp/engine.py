@@ -42,7 +42,7 @@ from ddpomdp.harness import (
 from ddpomdp.luck import Purpose
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
-from ddpomdp.pytree import pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows
 from ddpomdp.state import Lives, Mail, State, Totals
 from ddpomdp.task import Task, Worked, Working
 from ddpomdp.topology import Topology
@@ -387,27 +387,24 @@ class Engine:
 
     def step(self, luck: jax.Array, state: State, turns: jax.Array, params: Params) -> tuple[State, "Tick"]:
         """One tick: turns int32[N, 1+A] of all slots; only living, running, unblocked lives act."""
-        call = self.check(state, turns)
-        masks = claims_.masks(state.log)
-        order = self.order_key(state)
-        leaving = self.leaving(state, call)
-        before = state
-        state, grants = self.grant(state, call, masks, leaving, order)
-        seat = state.lives.place
-        chosen, sent, sent_count = self.payload(state, call, masks)
-        board = self.read(state, call, masks, params)
-        bill = self.bill(luck, state, call, grants, sent_count, board, params)
-        state = self.charge(state, call, bill, params)
-        state = self.hand_back(state, call, leaving, sent_count, bill)
-        state, posted = self.send(state, call, leaving, chosen, sent, sent_count, params)
-        state = self.delegate(state, grants, bill, params)
-        state, worked, place, refused_claim = self.work(before, state, call, masks, order, bill, params)
-        state, gain = self.settle(state, board, params)
-        state = self.end(state, call, bill)
-        state, born = self.bear(luck, before, state, grants, params)
-        state, lost_mail = self.remove(state, leaving)
-        state, received, opened = self.open_mail(state, board, masks, worked, place, params)
-        state = replace(state, legal=self.legal(state, params))
+        before, seat = state, state.lives.place
+        call = once(self.check, state, turns)
+        masks, order, leaving = once(self.overview, state, call)
+        state, grants = once(self.grant, state, call, masks, leaving, order)
+        chosen, sent, sent_count = once(self.payload, state, call, masks)
+        board = once(self.read, state, call, masks, params)
+        bill = once(self.bill, luck, state, call, grants, sent_count, board, params)
+        state = once(self.charge, state, call, bill, params)
+        state = once(self.hand_back, state, call, leaving, sent_count, bill)
+        state, posted = once(self.send, state, call, leaving, chosen, sent, sent_count, params)
+        state = once(self.delegate, state, grants, bill, params)
+        state, worked, place, refused_claim = once(self.work, before, state, call, masks, order, bill, params)
+        state, gain = once(self.settle, state, board, params)
+        state = once(self.end, state, call, bill)
+        state, born = once(self.bear, luck, before, state, grants, params)
+        state, lost_mail = once(self.remove, state, leaving)
+        state, received, opened = once(self.open_mail, state, board, masks, worked, place, params)
+        state = replace(state, legal=once(self.legal, state, params))
         tick = Tick(
             before=before,
             call=call,
@@ -430,6 +427,10 @@ class Engine:
             received=received,
         )
         return self.account(state, tick), tick
+
+    def overview(self, state: State, call: Call) -> tuple[Masks, jax.Array, jax.Array]:
+        """The log's masks, the order in which shared limits serve, and who leaves in this tick."""
+        return claims_.masks(state.log), self.order_key(state), self.leaving(state, call)
 
     def leaving(self, state: State, call: Call) -> jax.Array:
         """bool[N]: children whose parent despawns them in this tick."""

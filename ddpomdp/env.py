@@ -29,7 +29,7 @@ from ddpomdp.harness import (
 )
 from ddpomdp.luck import Purpose, draw
 from ddpomdp.params import Params
-from ddpomdp.pytree import rows
+from ddpomdp.pytree import once, rows
 from ddpomdp.state import State
 from ddpomdp.task import Task
 from ddpomdp.timestep import COST_PURPOSES, Event, Observation, TimeStep
@@ -242,14 +242,14 @@ class Env:
         shown = here | tick.born
         ends = state.ended & ~before.ended
         root = was.alive & (was.uid == 0)
-        channels = rewards_.channels(self.engine, state, tick, params)
+        channels = once(lambda *args: rewards_.channels(self.engine, *args), state, tick, params)
         terminated = here & (tick.leaving | (ends & (state.stop_reason == StopReason.BUDGET)))
         terminated = terminated | (root & ends & (state.stop_reason == StopReason.STOPPED))
         truncated = here & ends & ~terminated
-        root_clock = jnp.max(jnp.where(root, now.clock_ms, 0))
-        root_steps = jnp.max(jnp.where(root, now.steps, 0))
+        root_slot = state.place_slot[0]
+        root_clock, root_steps = now.clock_ms[root_slot], now.steps[root_slot]
         return TimeStep(
-            observation=observe_.observe(self.engine, state, params),
+            observation=once(lambda s, p: observe_.observe(self.engine, s, p), state, params),
             legal=state.legal,
             reward=rewards_.weigh(channels, params.weights),
             channels=channels,

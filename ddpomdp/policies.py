@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp.env import Env
+from ddpomdp.harness import WAIT, WAIT_FOR
 from ddpomdp.timestep import TimeStep
 
 
@@ -48,14 +49,18 @@ class Random:
 
 @dataclass(frozen=True)
 class Script:
-    """The lead follows a list of turns; everyone else follows the task's worker rule.
+    """The root follows a list of turns; everyone else follows the task's worker rule.
 
-    A `wait` is repeated while children are still out (a deadline came first), any other turn is made once. The last
-    turn is repeated if the episode has not ended. A turn that is not legal when its time comes is left out.
+    Lines in `repeated` are said again and again while they are legal, others once; a line that is not legal when its
+    turn comes is left out (up to `SKIP` in a row). The last line is repeated. A `wait` that ran into its deadline with
+    children still out is said again.
     """
 
     env: Env
-    lead: tuple[tuple[int, ...], ...]  # turns of the root
+    lines: tuple[tuple[int, ...], ...]  # turns of the root
+    repeated: tuple[int, ...] = ()  # indices of lines
+
+    SKIP = 4
 
     def init(self, env: Env) -> tuple:
         """No parameters."""
@@ -67,19 +72,25 @@ class Script:
 
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
         """The script's line for the root, the worker rule for the rest; blocked lives wait."""
-        lines = jnp.asarray(self.lead, jnp.int32)
+        lines = jnp.asarray(self.lines, jnp.int32)
+        last = len(self.lines) - 1
+        stays = jnp.zeros(last + 1, bool).at[jnp.asarray(self.repeated, jnp.int32)].set(True) if self.repeated else None
         is_root = (ts.uid == 0) & ts.alive
         free = is_root & ~ts.blocked
-        harness = self.env.harness
-        # Skip lines that cannot be said now, at most all of them.
-        line = carry
-        for _ in range(len(self.lead)):
-            mute = ~harness.is_legal(ts.legal, lines[jnp.minimum(line, len(self.lead) - 1)])
-            line = jnp.where(free & mute & (line < len(self.lead) - 1), line + 1, line)
-        said = lines[jnp.minimum(line, len(self.lead) - 1)]
-        turns = jnp.where(free[:, None], said, self.env.worker_turns(ts))
+        legal, line = ts.legal, carry
+        # Only waits with something to wait for count; `children_out` is the bound of `wait`.
+        out = legal.bounds[:, 0] > 1
+        came_back = (line > 0) & (lines[jnp.maximum(line - 1, 0), 0] == WAIT) & out
+        line = jnp.where(free & came_back & (lines[jnp.maximum(line - 1, 0), 1] == WAIT_FOR.index("all")), line - 1, line)
+        for _ in range(self.SKIP):
+            mute = ~self.env.harness.is_legal(legal, lines[line])
+            line = jnp.where(free & mute & (line < last), line + 1, line)
+        turns = jnp.where(free[:, None], lines[line], self.env.worker_turns(ts))
         turns = jnp.where((is_root & ts.blocked)[:, None], 0, turns)
-        return turns, jnp.where(free, jnp.minimum(line + 1, len(self.lead) - 1), carry), {}
+        onward = jnp.minimum(line + 1, last)
+        if stays is not None:
+            onward = jnp.where(stays[line], line, onward)
+        return turns, jnp.where(free, onward, carry), {}
 
 
 @dataclass(frozen=True)

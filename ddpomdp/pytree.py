@@ -1,15 +1,17 @@
 """The one container of arrays: a frozen dataclass registered as a pytree."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 T = TypeVar("T")
 
-__all__ = ["materialise", "pytree", "replace", "rows"]
+__all__ = ["once", "pytree", "replace", "rows"]
 
 
 @dataclass_transform(frozen_default=True)
@@ -23,14 +25,26 @@ def rows(x: jax.Array, index: jax.Array) -> jax.Array:
     return x[jnp.maximum(index, 0)]
 
 
-def materialise(tree: T, token: jax.Array) -> T:
-    """Make XLA:CPU compute `tree` once instead of re-deriving it inside every consumer's fusion.
+def once(fn: Callable[..., T], *args: Any) -> T:
+    """fn(*args), computed once: the results are buffers, not formulas for the compiler to repeat.
 
-    A while loop with one trip whose count the compiler cannot know is the only fence it respects
-    (`optimization_barrier` is dropped before fusion on CPU). `token` is any non-negative int32 scalar of the state.
+    XLA:CPU re-derives shared intermediates inside the fusion of each of their consumers, which made a step several
+    times slower and its compilation explode. The only fence it respects is a loop whose trip count it cannot know
+    (`optimization_barrier` alone is dropped before fusion). Results that are arguments pass by. Elsewhere a barrier
+    is enough. See docs/performance.md.
     """
-
-    def body(carry):
-        return carry[0] + jnp.int32(1), carry[1]
-
-    return lax.while_loop(lambda carry: carry[0] < jnp.int32(1), body, (jnp.minimum(token, jnp.int32(0)), tree))[1]
+    closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+    flat = jax.tree.leaves(args)
+    arrives = {id(var): value for var, value in zip(closed.jaxpr.invars, flat, strict=True)}
+    passing = [arrives.get(id(var)) for var in closed.jaxpr.outvars]
+    run = jaxpr_as_fun(closed)
+    made = lambda: [x for x, old in zip(run(*flat), passing, strict=True) if old is None]  # noqa: E731
+    if jax.default_backend() == "cpu":
+        empty = [jnp.zeros(a.shape, a.dtype) for a, old in zip(closed.out_avals, passing, strict=True) if old is None]
+        start = lax.optimization_barrier(jnp.int32(0))
+        new = lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, made()), (start, empty))[1]
+    else:
+        new = lax.optimization_barrier(made())
+    fresh = iter(new)
+    leaves = [next(fresh) if old is None else old for old in passing]
+    return jax.tree.unflatten(jax.tree.structure(shape), leaves)

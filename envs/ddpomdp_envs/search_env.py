@@ -209,8 +209,9 @@ def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str,
 def single(env: Env, rule: str = "majority") -> Script:
     """The lead searches every row itself, merges and stops."""
     harness = env.harness
-    search = [harness.turn("search")] * env.spec.max_ticks
-    return _script(env, [*search, harness.turn("aggregate", rule=rule), harness.turn("stop")])
+    choose("rule", rule, RULES)
+    turns = [harness.turn("search"), harness.turn("aggregate", rule=rule), harness.turn("stop")]
+    return _script(env, turns, repeated=(0,))
 
 
 def swarm(
@@ -258,8 +259,8 @@ def swarm(
     return _script(env, [*spawns, *rounds, wait, merge, harness.turn("stop")])
 
 
-def _script(env: Env, turns: list) -> Script:
-    return Script(env, tuple(tuple(int(token) for token in turn) for turn in turns))
+def _script(env: Env, turns: list, repeated: tuple[int, ...] = ()) -> Script:
+    return Script(env, tuple(tuple(int(token) for token in turn) for turn in turns), repeated)
 
 
 POLICIES = {"single": single, "swarm": swarm}
