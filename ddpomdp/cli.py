@@ -5,6 +5,7 @@ verb with sub-verbs. JAX is imported only by the verbs that need it.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -57,23 +58,21 @@ class Envs:
 class Play:
     """Run one episode and print what came of it; key=value words are options of the environment.
 
-    Example: ddpomdp play Search-v0 --policy heuristic --preset small --seed 3 num_subtasks=8
+    Example: ddpomdp play Search-v0 --policy swarm --seed 3 --plot swarm.png num_subtasks=24
     """
 
     env: Annotated[Positional[str], arg(metavar="ENV")]
     """Environment, see `ddpomdp envs`."""
     policy: str = "random"
-    """Policy: random, heuristic, base, learned, or one of the environment's own."""
+    """Policy: random, or one of the environment's own; an unknown name lists them."""
     preset: str | None = None
     """Preset that fills the options."""
     seed: int = 0
     """Seed of task, luck and policy, from 0."""
     ticks: int | None = None
     """Most ticks to run; the environment's horizon if not given."""
-    save: Path | None = None
-    """Write the trace to this JSON file."""
     plot: Path | None = None
-    """Draw the trace to this picture file."""
+    """Draw the trace to this file, .png or .svg."""
     as_json: Annotated[bool, arg(name="json")] = False
     """Print a JSON object."""
 
@@ -83,13 +82,12 @@ class Play:
             raise UsageError(f"seed {self.seed}; allowed: integers from 0 to 2^32 - 1")
         if self.ticks is not None and self.ticks < 1:
             raise UsageError(f"ticks {self.ticks}; allowed: integers from 1")
-        for path in (self.save, self.plot):
-            if path and not path.absolute().parent.is_dir():
-                raise UsageError(f"cannot write {path}: no folder {path.absolute().parent}")
+        if self.plot:
+            self._check_plot(self.plot)
         import jax
 
         import ddpomdp
-        from ddpomdp.bench.episode import episode_row
+        from ddpomdp.bench import episode
         from ddpomdp.progress import waiting
 
         preset = {"preset": self.preset} if self.preset else {}
@@ -99,27 +97,29 @@ class Play:
             params = policy.init(env)
         began = time.perf_counter()
         with waiting("compiling and playing"):
-            ticks = self.ticks or env.spec.max_ticks
-            rollout = ddpomdp.rollout(env, policy, params, jax.random.key(self.seed), ticks)
-            row = episode_row(rollout)
+            ticks = min(self.ticks or env.spec.max_ticks, env.spec.max_ticks)
+            played = episode.play(env, policy, params, jax.random.key(self.seed)[None], env.params, ticks)
+            (row,) = episode.rows(played)
         took_s = time.perf_counter() - began
         title = f"{self.env}, {self.policy}, seed {self.seed}"
-        if self.save:
-            from ddpomdp.trace import Trace
-
-            trace = Trace.from_rollout(env, rollout)
-            self.save.write_text(json.dumps(trace.to_json()), encoding="utf-8")
         if self.plot:
-            from ddpomdp import picture
-
-            with bad_input():
-                picture.draw(rollout.ts.events, path=self.plot, title=title)
+            episode.draw(played, env, path=self.plot, title=title)
         if self.as_json:
             what = {"env": self.env, "policy": self.policy, "seed": self.seed}
             print(json.dumps({**what, **row}, indent=1, allow_nan=False))
         else:
             _print_table((title, ""), [*_summary(row), ("computed in", f"{took_s:.1f} s")])
         return 0
+
+    @staticmethod
+    def _check_plot(path: Path) -> None:
+        """Refuse, before anything is computed, a picture that could not be written."""
+        if path.suffix.lower() not in (".png", ".svg"):
+            raise UsageError(f"plot {path}; allowed: a file that ends in .png or .svg")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {path}: no folder {path.absolute().parent}")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise UsageError("a picture needs matplotlib: pip install 'ddpomdp[plot]'")
 
 
 @dataclass(frozen=True)

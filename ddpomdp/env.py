@@ -109,16 +109,20 @@ class Env:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         return f"<{self.id} {options}>"
 
-    def reset(self, key: jax.Array, luck: jax.Array | None = None) -> tuple[State, TimeStep]:
+    def reset(
+        self, key: jax.Array, luck: jax.Array | None = None, params: Params | None = None
+    ) -> tuple[State, TimeStep]:
         """Start an episode.
 
         Args:
           key: draws the task.
           luck: draws everything else; default `jax.random.fold_in(key, 1)`. Pass the same key to every `step`.
+          params: numbers to use instead of `env.params`. Pass the same ones to every `step`.
         """
         luck = jax.random.fold_in(key, 1) if luck is None else luck
-        state = self.engine.reset(key, luck, self.params)
-        return state, self._first(state)
+        params = self.params if params is None else params
+        state = self.engine.reset(key, luck, params)
+        return state, self._first(state, params)
 
     def step(
         self, luck: jax.Array, state: State, turns: jax.Array, params: Params | None = None
@@ -184,12 +188,12 @@ class Env:
             frozen = frozen | (state.lives.role == role)
         return jnp.where((frozen & state.lives.alive)[:, None], rule, turns)
 
-    def _first(self, state: State) -> TimeStep:
+    def _first(self, state: State, params: Params) -> TimeStep:
         """The TimeStep of a reset: the root is observed, nothing has happened."""
         lives, n = state.lives, self.spec.capacity
         zero, no = jnp.zeros(n, jnp.float32), jnp.zeros(n, bool)
         ints = jnp.zeros(n, jnp.int32)
-        channels = dict.fromkeys(self.params.weights, zero)
+        channels = dict.fromkeys(params.weights, zero)
         event = Event(
             tick=ints,
             uid=ints - 1,
@@ -218,7 +222,7 @@ class Env:
             channels=channels,
         )
         return TimeStep(
-            observation=self.observe(state),
+            observation=observe_.observe(self.engine, state, params),
             legal=state.legal,
             reward=zero,
             channels=channels,
@@ -347,6 +351,3 @@ class Env:
             "mail_in_flight": jnp.sum(jnp.where(state.lives.alive | state.ended, state.mail.count, 0), dtype=jnp.int32),
             **{name: getattr(totals, name) for name in names},
         }
-
-
-

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from ddpomdp.engine import Config
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SPAWN, Harness, core_tools
+from ddpomdp.options import choose, number, resolve, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
-from ddpomdp.presets import choose, number, resolve, whole
-from ddpomdp.topology import TOPOLOGIES, topology
+from ddpomdp.topology import topology
 from ddpomdp_envs.search import MODELS, RULES, Search, search_params
 
 ID, VERSION = "Search-v0", "0.1.0"
@@ -58,8 +58,22 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"counts": (1, 2, 3), "chunks": (2, EVEN)},
     "small": {},
     "calibration": {**_LONG, **_CLEAN, "capacity": 64, "max_ticks": 320},
-    "k2.5": {**_LONG, "capacity": 101, "num_subtasks": 128, "claims_per_row": 2, "max_ticks": 1_500, "max_turns": 1_500},
-    "k2.6": {**_LONG, "capacity": 301, "num_subtasks": 512, "claims_per_row": 2, "max_ticks": 4_000, "max_turns": 4_000},
+    "k2.5": {
+        **_LONG,
+        "capacity": 101,
+        "num_subtasks": 128,
+        "claims_per_row": 2,
+        "max_ticks": 1_500,
+        "max_turns": 1_500,
+    },
+    "k2.6": {
+        **_LONG,
+        "capacity": 301,
+        "num_subtasks": 512,
+        "claims_per_row": 2,
+        "max_ticks": 4_000,
+        "max_turns": 4_000,
+    },
     "stress": {**_LONG, **_CLEAN, "capacity": 300, "num_subtasks": 512, "claims_per_row": 2, "max_ticks": 4_000},
 }
 
@@ -68,7 +82,6 @@ def make_env(**given: Any) -> Env:
     """Search-v0; see the card for options. ValueError names what was got and what is allowed."""
     options = resolve(ID, DEFAULTS, PRESETS, given)
     choose("model", options["model"], MODELS)
-    choose("topology", options["topology"], TOPOLOGIES)
     spec = reward_spec(options["reward"])
     for name, low, high in (
         ("capacity", 1, 4_096),
@@ -190,14 +203,15 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
 
 
 def _frozen(names: Any, roles: tuple[str, ...]) -> tuple[int, ...]:
-    if isinstance(names, str) or not all(name in roles[1:] for name in names):
-        raise ValueError(f"frozen_roles: got {names!r}, allowed: a tuple of {', '.join(roles[1:])}")
+    if not isinstance(names, list | tuple) or not all(name in roles[1:] for name in names):
+        raise ValueError(f"frozen_roles: got {names!r}, allowed: a list of {', '.join(roles[1:])}")
     return tuple(sorted(roles.index(name) for name in set(names)))
 
 
 def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str, ...] = ()) -> tuple:
     ok = lambda v: v in words if isinstance(v, str) else isinstance(v, int) and not isinstance(v, bool) and v in numbers  # noqa: E731
-    if isinstance(values, str) or not values or not all(ok(v) for v in values) or len(set(values)) != len(values):
+    several = isinstance(values, list | tuple) and values and all(ok(v) for v in values)
+    if not several or len(set(values)) != len(values):
         allowed = [f"{numbers[0]}..{numbers[-1]}"] if len(numbers) else []
         raise ValueError(f"{name}: got {values!r}, allowed: distinct values of {', '.join((*allowed, *words))}")
     return tuple(values)
@@ -248,7 +262,9 @@ def swarm(
         need = -(-env.spec.num_subtasks // n)
         fits = [value for value in env.options["chunks"] if value != EVEN and value >= need]
         if not fits:
-            raise ValueError(f"n: {n} takes {len(parts)} spawns and no chunk in {env.options['chunks']} has {need} rows")
+            raise ValueError(
+                f"n: {n} takes {len(parts)} spawns and no chunk in {env.options['chunks']} has {need} rows"
+            )
         chunk = min(fits)
     spawns = [harness.turn("spawn", role="searcher", count=part, chunk=chunk, brief=brief) for part in parts]
     wait, merge = harness.turn("wait", **{"for": "all"}), harness.turn("aggregate", rule=rule)
