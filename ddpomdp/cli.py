@@ -147,6 +147,7 @@ class Bench:
         folder = self.out or self._default_folder()
         code = run(suite, folder, options, resume=self.resume, jobs=self.jobs)
         if code in (0, 1):
+            _print_results(folder, suite)
             print(folder / "results.json")
             if (folder / "report.html").exists():
                 print(folder / "report.html")
@@ -301,9 +302,11 @@ def _no_options(verb: str, options: Mapping[str, Any]) -> None:
 
 
 def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An episode's row as lines of a table; the turns by kind in one line."""
+    """An episode's row as lines of a table; the calls by kind in one line, counters that stayed 0 left out."""
     lines = []
     for key, value in row.items():
+        if isinstance(value, int) and value == 0:
+            continue
         if isinstance(value, Mapping):
             value = ", ".join(f"{name} {count}" for name, count in value.items() if count) or "none"
         elif isinstance(value, float):
@@ -314,15 +317,44 @@ def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _print_results(folder: Path, suite: Any) -> None:
+    """The tables of a run's report, without its pictures."""
+    from ddpomdp.bench import results, store, strictjson
+    from ddpomdp.bench.report import headline, mean_and_half, number
+
+    run = store.read(folder)
+    numbers = strictjson.loads((folder / results.FILE).read_text("utf-8"))
+    columns = [f"{metric.title}{f', {metric.unit}' if metric.unit else ''}" for metric in suite.metrics]
+    for table in headline(numbers["table"], suite.metrics, suite.group_by):
+        lines = []
+        for line in table["lines"]:
+            measures = [mean_and_half(line["metrics"][metric.key]) for metric in suite.metrics]
+            shown = [" ± ".join(filter(None, measure)) for measure in measures]
+            lines.append([str(line["name"]), *shown, f"{line['score']['seeds']}", f"{line['score']['episodes']:,}"])
+        _print_table((table["title"] or suite.name, *columns, "seeds", "episodes"), lines)
+        print()
+    rows = [row for cell in numbers["cells"] for row in run.rows(cell)]
+    for section in suite.sections(rows, numbers) if rows else ():
+        for table in section.tables:
+            print(section.title)
+            shown = [[number(x) if isinstance(x, int | float) else str(x) for x in line] for line in table.rows]
+            _print_table(table.columns, shown)
+            print()
+
+
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*(Column(Text(title)) for title in columns), box=None, pad_edge=False, header_style="bold")
+    table = Table(*(Column(Text(title), no_wrap=True) for title in columns), box=None, pad_edge=False)
+    table.header_style = "bold"
     for row in rows:
         table.add_row(*map(Text, row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file has no width to keep to
+        console.width = 250
+    console.print(table)
 
 
 def _complain(text: str, code: int) -> int:
