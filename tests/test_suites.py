@@ -1,0 +1,148 @@
+"""The suites `quick` and `calibration` in tiny sizes, through the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import ddpomdp
+from ddpomdp import cli
+from ddpomdp.bench import episode, find
+from ddpomdp_envs import suites
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=random,single,swarm-4-standard,swarm-12-standard"]
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quick") / "run"
+    assert cli.main(["bench", "quick", "--out", str(folder), *QUICK]) == 0
+    return folder
+
+
+def rows_of(folder):
+    return [json.loads(line) for path in (folder / "rows").glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def test_quick_is_complete_and_every_number_follows_from_its_rows(quick_run, capsys):
+    results = json.loads((quick_run / "results.json").read_text("utf-8"))
+    assert (results["missing"], results["failed"]) == ([], {})
+    assert [tuple(entry["group"].values())[2:] for entry in results["table"]] == [
+        (model, policy)
+        for model in ("strong", "weak")
+        for policy in ("random", "single", "swarm-4-standard", "swarm-12-standard")
+    ]
+    assert all(entry["metrics"]["quality"]["episodes"] == 6 for entry in results["table"])
+    assert len(rows_of(quick_run)) == 48
+    assert cli.main(["report", str(quick_run), "--check"]) == 0
+    done = subprocess.run([sys.executable, ROOT / "tests" / "recompute.py", quick_run], capture_output=True, text=True)
+    assert (done.returncode, "numbers agree" in done.stdout) == (0, True), done.stdout
+
+
+def test_quick_compares_teams_with_one_agent(quick_run):
+    rows = rows_of(quick_run)
+    results = json.loads((quick_run / "results.json").read_text("utf-8"))
+    (line,) = (
+        line
+        for line in results["analysis"]["against_single"]
+        if (line["model"], line["policy"]) == ("strong", "swarm-12-standard")
+    )
+
+    def mean(key, policy, seed):
+        values = [row[key] for row in rows if (row["model"], row["policy"], row["seed"]) == ("strong", policy, seed)]
+        assert len(values) == 3
+        return sum(values) / 3
+
+    gains = [mean("quality", "swarm-12-standard", s) - mean("quality", "single", s) for s in (0, 1)]
+    speedups = [mean("wall_s", "single", s) / mean("wall_s", "swarm-12-standard", s) for s in (0, 1)]
+    assert line["quality"]["mean"] == pytest.approx(sum(gains) / 2)
+    assert line["speedup"]["mean"] == pytest.approx(sum(speedups) / 2)
+    assert line["speedup"]["mean"] > 2
+
+
+def test_quick_report_shows_tables_curves_and_traces(quick_run):
+    page = (quick_run / "report.html").read_text("utf-8")
+    for words in (
+        "Against one agent",
+        "Width and brief, weak model",
+        "A swarm of 12 searchers",
+        "One agent does it all",
+    ):
+        assert words in page
+    assert len(list((quick_run / "pictures").rglob("*.png"))) == 2
+
+
+def test_policies_meet_the_same_tasks(quick_run):
+    """The answerable rows of an episode are the task's, so they agree where key and model agree."""
+    answerable = {}
+    for row in rows_of(quick_run):
+        answerable.setdefault((row["seed"], row["episode"]), set()).add(row["answerable"])
+    assert len(answerable) == 6
+    assert all(len(values) == 1 for values in answerable.values())
+    assert len(set.union(*answerable.values())) > 1
+
+
+def test_resume_runs_only_what_is_missing(quick_run, capsys):
+    before = {path.name: path.read_bytes() for path in (quick_run / "rows").glob("*.jsonl")}
+    results = (quick_run / "results.json").read_bytes()
+    victim = quick_run / "rows" / "Search-v0.small.weak.swarm-4-standard.s1.jsonl"
+    victim.unlink()
+    assert cli.main(["bench", "quick", "--out", str(quick_run), "--resume", *QUICK]) == 0
+    assert "15 of 16 cells are done already" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (quick_run / "rows").glob("*.jsonl")} == before
+    assert (quick_run / "results.json").read_bytes() == results
+
+
+def test_a_cell_under_another_models_numbers_is_that_models_environment():
+    """`quick` compiles one environment and passes the other model's numbers: the same as making that environment."""
+    weak = ddpomdp.make("Search-v0", model="weak")
+    policy = ddpomdp.policy("swarm", weak, n=4)
+    keys = jax.random.split(jax.random.key(1), 3)
+    ours = episode.rows(episode.play(weak, policy, policy.init(weak), keys, weak.params, weak.spec.max_ticks))
+    (cell,) = (
+        cell
+        for cell in suites.quick_cells({**find("quick").options, "episodes": 3})
+        if cell.id == "Search-v0.small.weak.swarm-4-standard.s1"
+    )
+    assert suites._run(cell).rows == ours
+
+
+def test_scripts_of_one_environment_share_a_compilation():
+    env = ddpomdp.make("Search-v0")
+    single, swarm = ddpomdp.policy("single", env), ddpomdp.policy("swarm", env)
+    assert single == swarm and hash(single) == hash(swarm)
+    assert [len(policy.init(env)[0]) for policy in (single, swarm)] == [8, 8]
+    assert single.lines != swarm.lines
+
+
+def test_calibration_plan_and_table():
+    """The setting of every published number, and the table from invented rows: errors, band, fit."""
+    suite = find("calibration")
+    _, cells = suite.plan({"episodes": 2, "seeds": [0, 1]})
+    assert len(cells) == 8
+    assert {(cell.settings["model"], cell.settings["policy"]) for cell in cells} == {
+        ("strong", "single"),
+        ("strong", "swarm-12-standard"),
+        ("weak", "single"),
+        ("weak", "swarm-10-standard"),
+    }
+    quality = {"single": 0.8, "swarm-12-standard": 0.79, "swarm-10-standard": 0.362}
+    rows = [
+        {
+            **cell.settings,
+            "seed": cell.seed,
+            "quality": quality[cell.settings["policy"]] + (0.01 if cell.seed else -0.01),
+        }
+        for cell in cells
+    ]
+    analysis = suite.analyse(rows)
+    assert [round(line["error_pp"], 6) for line in analysis["numbers"]] == [7.3, 0.0, 59.9, 5.0]
+    assert [line["within"] for line in analysis["numbers"]] == [False, True, False, True]
+    assert all(line["in_fit"] for line in analysis["numbers"])
+    (section,) = suite.sections(rows, {"analysis": analysis})
+    (table,) = section.tables
+    assert [line[8] for line in table.rows] == ["not within", "within", "not within", "within"]
