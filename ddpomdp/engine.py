@@ -18,7 +18,7 @@ from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
 from ddpomdp import luck as luck_
 from ddpomdp import messages as messages_
-from ddpomdp.claims import Masks
+from ddpomdp.claims import Facts, Log, Votes
 from ddpomdp.clocks import FAR
 from ddpomdp.enums import Group, ResultCode, StopReason
 from ddpomdp.harness import (
@@ -43,7 +43,7 @@ from ddpomdp.luck import Purpose
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
 from ddpomdp.pytree import once, pytree, replace, rows
-from ddpomdp.state import Lives, Mail, State, Totals
+from ddpomdp.state import Board, Lives, Mail, State, Totals
 from ddpomdp.task import Task, Worked, Working
 from ddpomdp.topology import Topology
 
@@ -182,10 +182,17 @@ class Engine:
         )
         facts = task.init(key, luck, params.task)
         answer = jnp.zeros(m, jnp.int32)
+        log = claims_.empty_log(m, task.per_row)
+        log_facts = claims_.facts(log)
+        none = jnp.zeros((p, m), jnp.int32)
         state = State(
             lives=lives,
             mail=mail,
-            log=claims_.empty_log(m, task.per_row),
+            log=log,
+            facts=log_facts,
+            masks=claims_.masks(log, log_facts),
+            board=Board(none, none - 1, none, none, none, none, none),
+            roster_slot=jnp.full((p, config.roster), -1, jnp.int32),
             legal=Legal(tools=zeros, whom=zeros, bounds=jnp.zeros((n, len(BOUNDS)), jnp.int32)),
             place_slot=jnp.where(jnp.arange(p) == 0, 0, -1).astype(jnp.int32),
             queue=queue,
@@ -243,9 +250,7 @@ class Engine:
 
     # Grants ------------------------------------------------------------------------------------------------------
 
-    def grant(
-        self, state: State, call: Call, masks: Masks, leaving: jax.Array, order: jax.Array
-    ) -> tuple[State, Grants]:
+    def grant(self, state: State, call: Call, leaving: jax.Array, order: jax.Array) -> tuple[State, Grants]:
         """Serve this tick's spawns and delegations as far as slots, lives, places and the queue allow."""
         lives = state.lives
         spawner = (call.tool == SPAWN) & ~leaving
@@ -277,7 +282,7 @@ class Engine:
         # What can be handed out.
         start, end, cursor = at(lives.start), at(lives.end), at(lives.cursor)
         span = end - start
-        selection = self._selection(state, masks, holder, selector)  # bool[P, M]
+        selection = self._selection(state, holder, selector)  # bool[P, M]
         available = jnp.where(selector == AGAIN, span, jnp.maximum(end - cursor, 0))
         listed = (selector == MISSING) | (selector == CONFLICTING)
         available = jnp.where(listed, jnp.sum(selection, axis=-1, dtype=jnp.int32), available)
@@ -352,19 +357,21 @@ class Engine:
             waiting = waiting.at[slot].set(FAR)
         return replace(state, place_slot=place_slot, lives=replace(lives, place=place))
 
-    def _selection(self, state: State, masks: Masks, holder: jax.Array, selector: jax.Array) -> jax.Array:
+    def _selection(self, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
         """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent, among rows it has handed out."""
-        lives, log, m = state.lives, state.log, masks
+        lives, log = state.lives, state.log
         known = rows(lives.known, holder)
-        per_row = lambda words: jnp.any(claims_.unpack(words, log), axis=-1)  # noqa: E731
         place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
         inside = (place >= rows(lives.start, holder)[:, None]) & (place < rows(lives.cursor, holder)[:, None])
         if self.topology.max_parents == 1:  # the root's window is the task itself: queue place = row
             handed = inside[:, : log.count.shape[0]]
         else:
             handed = jax.vmap(lambda mask: jnp.zeros(log.count.shape, bool).at[state.queue].max(mask))(inside)
-        missing = handed & ~per_row(known & m.claim)
-        return jnp.where((selector == MISSING)[:, None], missing, per_row(claims_.disputed(known, m)))
+        held = claims_.unpack(known, log) & state.facts.claim
+        dispute = jnp.zeros_like(held)
+        for k, same in enumerate(state.facts.same):
+            dispute = dispute | jnp.where((held >> k) & 1 == 1, held & ~same, 0)
+        return jnp.where((selector == MISSING)[:, None], handed & (held == 0), dispute != 0)
 
     def windows(
         self, grants: Grants, lives: Lives, place: jax.Array, ordinal: jax.Array
@@ -389,21 +396,18 @@ class Engine:
         """One tick: turns int32[N, 1+A] of all slots; only living, running, unblocked lives act."""
         before, seat = state, state.lives.place
         call = once(self.check, state, turns)
-        masks, order, leaving = once(self.overview, state, call)
-        state, grants = once(self.grant, state, call, masks, leaving, order)
-        chosen, sent, sent_count = once(self.payload, state, call, masks)
-        board = once(self.read, state, call, masks, params)
-        bill = once(self.bill, luck, state, call, grants, sent_count, board, params)
-        state = once(self.charge, state, call, bill, params)
-        state = once(self.hand_back, state, call, leaving, sent_count, bill)
-        state, posted = once(self.send, state, call, leaving, chosen, sent, sent_count, params)
-        state = once(self.delegate, state, grants, bill, params)
-        state, worked, place, refused_claim = once(self.work, before, state, call, masks, order, bill, params)
-        state, gain = once(self.settle, state, board, params)
-        state = once(self.end, state, call, bill)
-        state, born = once(self.bear, luck, before, state, grants, params)
-        state, lost_mail = once(self.remove, state, leaving)
-        state, received, opened = once(self.open_mail, state, board, masks, worked, place, params)
+        order, leaving = once(self.overview, state, call)
+        state, grants = once(self.grant, state, call, leaving, order)
+        chosen, sent, sent_count = once(self.payload, state, call)
+        reading = once(self.read, state, call, params)
+        bill = once(self.bill, luck, state, call, grants, sent_count, reading, params)
+        state, posted = once(self.act, state, call, leaving, bill, chosen, sent, sent_count, params)
+        state, worked, place, refused_claim = once(self.work, before, state, call, order, bill, params)
+        state, born = once(self.bear, before, state, call, grants, bill)
+        state = once(self.hand_out, luck, state, grants, born, params)
+        state, lost_mail = once(self.remove, before, state, leaving)
+        state, received, opened = once(self.open_mail, before, state, reading, worked, place, params)
+        state, gain = once(self.settle, before, state, call, reading, params)
         state = replace(state, legal=once(self.legal, state, params))
         tick = Tick(
             before=before,
@@ -417,7 +421,7 @@ class Engine:
             worked=worked,
             place=place,
             refused_claim=refused_claim,
-            board=board,
+            reading=reading,
             gain=gain,
             born=born,
             lost_mail=lost_mail,
@@ -428,9 +432,9 @@ class Engine:
         )
         return self.account(state, tick), tick
 
-    def overview(self, state: State, call: Call) -> tuple[Masks, jax.Array, jax.Array]:
-        """The log's masks, the order in which shared limits serve, and who leaves in this tick."""
-        return claims_.masks(state.log), self.order_key(state), self.leaving(state, call)
+    def overview(self, state: State, call: Call) -> tuple[jax.Array, jax.Array]:
+        """The order in which shared limits serve, and who leaves in this tick."""
+        return self.order_key(state), self.leaving(state, call)
 
     def leaving(self, state: State, call: Call) -> jax.Array:
         """bool[N]: children whose parent despawns them in this tick."""
@@ -441,21 +445,22 @@ class Engine:
         target = jnp.where(despawns, rows(who, state.place_slot), -1)
         return lives.alive & (lives.home >= 0) & (rows(target, lives.home) == lives.rank)
 
-    def payload(self, state: State, call: Call, masks: Masks) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def payload(self, state: State, call: Call) -> tuple[jax.Array, jax.Array, jax.Array]:
         """(claims chosen, claims as told) uint32[N, W] and how many int32[N], of messages and returns."""
         lives = state.lives
         messages, returns = call.tool == MESSAGE, call.tool == RETURN
         sends = messages | returns
         which = jnp.where(messages, self.arg(call, MESSAGE, "claims"), self.arg(call, RETURN, "claims"))
+        masks = state.masks
         chosen = claims_.select(lives.known, lives.fresh, which, masks)
         chosen = jnp.where(sends[:, None], chosen, jnp.uint32(0))
         summary = self.arg(call, MESSAGE, "detail") == DETAILS.index("summary")
         told = jnp.where(summary[:, None], claims_.summarised(chosen, masks), chosen)
         return chosen, told, claims_.size(chosen)
 
-    def read(self, state: State, call: Call, masks: Masks, params: Params) -> "Board":
-        """What aggregating parents read and decide: returns that have arrived by their clock, then the rule."""
-        lives, log, holder = state.lives, state.log, state.place_slot
+    def read(self, state: State, call: Call, params: Params) -> "Read":
+        """What aggregating parents read: returns that have arrived by their clock, as far as attention reaches."""
+        lives, holder, masks = state.lives, state.place_slot, state.masks
         at = lambda x: rows(x, holder)  # noqa: E731
         reads = (holder >= 0) & (at(call.tool) == AGGREGATE)
         place = jnp.arange(holder.shape[0], dtype=jnp.int32)[:, None]
@@ -471,24 +476,17 @@ class Engine:
         load = at(lives.load) + jnp.sum(jnp.where(read, weight[None, :], 0.0), axis=-1)
         known = at(lives.known)
         kept = heard & ~known & self.survivors(state, load, params)
-        known = known | kept
-        rule = at(self.arg(call, AGGREGATE, "rule"))
-        answer, winner, keep = self.task.aggregate(state.task, log, known, rule, params.task)
-        some = jnp.any(claims_.unpack(known & masks.claim, log), axis=-1)
-        num_rows = jnp.sum(some, axis=-1, dtype=jnp.int32)
-        own = lambda x, other: jnp.where(lives.place >= 0, rows(x, lives.place), other)  # noqa: E731
-        return Board(
+        some = claims_.unpack((known | kept) & masks.claim, state.log) != 0
+        own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
+        return Read(
             reads=reads,
             read=jnp.any(read, axis=0),
             heard=heard,
             kept=jnp.where(reads[:, None], kept, jnp.uint32(0)),
             load=jnp.where(reads, load, at(lives.load)),
-            answer=answer,
-            winner=winner,
-            keep=claims_.pack(keep.reshape(keep.shape[0], -1)),
-            num_rows=own(num_rows, 0),
-            spent=own(jnp.sum(jnp.where(read, lives.unreported[None, :], 0), axis=-1, dtype=jnp.int32), 0),
-            steps=own(jnp.max(jnp.where(read, lives.steps[None, :], 0), axis=-1), 0),
+            num_rows=own(jnp.sum(some, axis=-1, dtype=jnp.int32)),
+            spent=own(jnp.sum(jnp.where(read, lives.unreported[None, :], 0), axis=-1, dtype=jnp.int32)),
+            steps=own(jnp.max(jnp.where(read, lives.steps[None, :], 0), axis=-1)),
             refused=(call.tool == AGGREGATE) & (lives.place < 0),
         )
 
@@ -496,7 +494,9 @@ class Engine:
         """uint32[P, W]: entries whose fixed luck survives a reading load f32[P]."""
         share = params.reading.capacity / jnp.maximum(load, params.reading.capacity)
         luck = state.log.entries[:, claims_.LUCK].astype(jnp.float32) * jnp.float32(2.0**-16)
-        return claims_.pack(luck[None, :] < share[:, None])
+        kept = (luck[None, :] < share[:, None]).reshape(load.shape[0], -1, state.log.per_row)
+        bits = jnp.sum(kept << jnp.arange(state.log.per_row, dtype=jnp.int32), axis=-1, dtype=jnp.int32)
+        return claims_.pack(bits, state.log.per_row)
 
     def bill(
         self,
@@ -505,7 +505,7 @@ class Engine:
         call: Call,
         grants: Grants,
         sent_count: jax.Array,
-        board: "Board",
+        reading: "Read",
         params: Params,
     ) -> "Bill":
         """Tokens, duration and critical steps of this tick's calls."""
@@ -527,7 +527,7 @@ class Engine:
         orchestration = orchestration + jnp.where(plans, charges.plan_tokens, 0)
         aggregates = tool == AGGREGATE
         orchestration = orchestration + jnp.where(
-            aggregates, charges.aggregate_tokens + charges.row_tokens * board.num_rows, 0
+            aggregates, charges.aggregate_tokens + charges.row_tokens * reading.num_rows, 0
         )
         orchestration = orchestration + jnp.where(tool == DESPAWN, charges.despawn_tokens, 0)
         message = jnp.where(sends, charges.send_tokens + sent_count * charges.claim_tokens[detail], 0)
@@ -547,11 +547,28 @@ class Engine:
             total=total,
             latency_ms=latency,
             end_ms=lives.clock_ms + latency,
-            steps=jnp.maximum(lives.steps, board.steps) + steps,
+            steps=jnp.maximum(lives.steps, reading.steps) + steps,
             calls=calls,
             plans=plans,
             life_keys=life_keys,
         )
+
+    def act(
+        self,
+        state: State,
+        call: Call,
+        leaving: jax.Array,
+        bill: "Bill",
+        chosen: jax.Array,
+        sent: jax.Array,
+        sent_count: jax.Array,
+        params: Params,
+    ) -> tuple[State, Posted]:
+        """Calls take their time and cost; returns and messages are on their way; the episode may end."""
+        state = self.charge(state, call, bill, params)
+        state = self.hand_back(state, call, leaving, sent_count, bill)
+        state, posted = self.send(state, call, leaving, chosen, sent, sent_count, params)
+        return self.end(state, call, bill), posted
 
     def charge(self, state: State, call: Call, bill: "Bill", params: Params) -> State:
         """Move clocks and meters; waits are asked for."""
@@ -621,47 +638,47 @@ class Engine:
         lives = replace(state.lives, fresh=state.lives.fresh & ~told)
         return replace(state, mail=mail, lives=lives), posted
 
-    def delegate(self, state: State, grants: Grants, bill: "Bill", params: Params) -> State:
-        """Idle children are handed new windows; the parent's own window moves on."""
+    def hand_out(
+        self, luck: jax.Array, state: State, grants: Grants, newborn: jax.Array, params: Params
+    ) -> State:
+        """Newborns and idle children get windows; a badly understood brief may copy a sibling's. Parents move on."""
         lives = state.lives
-        keys = bill.life_keys
-        words = luck_.threefry(*keys, lives.turn, jnp.uint32(Purpose.HANDOUT))
-        siblings = rows(grants.handed, lives.home)
-        lives = self._hand(lives, grants, grants.target, lives.home, grants.ordinal, siblings, words, params)
-        start = jnp.maximum(lives.clock_ms, rows(lives.clock_ms, rows(grants.holder, lives.home)))
-        steps = jnp.maximum(lives.steps, rows(lives.steps, rows(grants.holder, lives.home)))
-        target = grants.target
-        lives = replace(
-            lives,
-            clock_ms=jnp.where(target, start, lives.clock_ms),
-            handed_ms=jnp.where(target, start, lives.handed_ms),
-            since_ms=jnp.where(target, start, lives.since_ms),
-            steps=jnp.where(target, steps, lives.steps),
-            returned=lives.returned & ~target,
-        )
-        return self._move_on(replace(state, lives=lives), grants, grants.delegates & (grants.handed > 0), grants.handed)
-
-    def _hand(self, lives, grants, handed, place, ordinal, siblings, words, params):
-        """Give windows to the lives in `handed`; a badly understood brief may copy a sibling's window."""
+        place, handed = lives.home, newborn | grants.target
+        born = jnp.where(state.ended, 0, grants.born)
+        siblings = rows(jnp.where(grants.spawns, born, grants.handed), place)
+        ordinal = jnp.where(newborn, lives.rank, grants.ordinal)
+        k0, k1 = luck_.life_key(luck, lives.lineage)
+        words = luck_.threefry(k0, k1, lives.turn, jnp.uint32(Purpose.HANDOUT))
         understood, copies = self.task.brief(rows(grants.brief, place), words, params.task)
         step = 1 + (words[1] >> jnp.uint32(16)).astype(jnp.int32) % jnp.maximum(siblings - 1, 1)
-        other = jnp.where(copies & (siblings > 1), (ordinal + step) % jnp.maximum(siblings, 1), ordinal)
+        other = ordinal + jnp.where(copies & (siblings > 1), step, 0)
+        other = jnp.where(other >= siblings, other - siblings, other)
         start, end = self.windows(grants, lives, place, other)
+        parent = rows(grants.holder, place)
+        from_ms = jnp.maximum(lives.clock_ms, rows(lives.clock_ms, parent))
+        set_ = lambda new, old: jnp.where(handed, new, old)  # noqa: E731
         known = lives.known
         if self.task.hands_claims:
             takes = handed & self.task.takes_claims(lives.role)
             known = jnp.where(takes[:, None], known | rows(rows(known, grants.holder), place), known)
-        return replace(
+        lives = replace(
             lives,
-            start=jnp.where(handed, start, lives.start),
-            end=jnp.where(handed, end, lives.end),
-            cursor=jnp.where(handed, start, lives.cursor),
-            brief=jnp.where(handed, rows(grants.brief, place), lives.brief),
-            again=jnp.where(handed, 0, lives.again),
+            clock_ms=set_(from_ms, lives.clock_ms),
+            handed_ms=set_(from_ms, lives.handed_ms),
+            since_ms=set_(from_ms, lives.since_ms),
+            steps=set_(jnp.maximum(lives.steps, rows(lives.steps, parent)), lives.steps),
+            returned=lives.returned & ~grants.target,
+            start=set_(start, lives.start),
+            end=set_(end, lives.end),
+            cursor=set_(start, lives.cursor),
+            brief=set_(rows(grants.brief, place), lives.brief),
+            again=set_(0, lives.again),
             fresh=jnp.where(handed[:, None], jnp.uint32(0), lives.fresh),
             known=known,
             task=self.task.handed(lives.task, handed, understood),
         )
+        workers = jnp.where(grants.spawns, born, grants.handed)
+        return self._move_on(replace(state, lives=lives), grants, workers > 0, workers)
 
     def _move_on(self, state: State, grants: Grants, hands: jax.Array, workers: jax.Array) -> State:
         """Advance the windows of parents bool[P] that handed work to `workers` int32[P], and note which rows went."""
@@ -698,7 +715,7 @@ class Engine:
         return replace(state, lives=lives, assigned=state.assigned + given)
 
     def work(
-        self, before: State, state: State, call: Call, masks: Masks, order: jax.Array, bill: "Bill", params: Params
+        self, before: State, state: State, call: Call, order: jax.Array, bill: "Bill", params: Params
     ) -> tuple[State, Worked, jax.Array, jax.Array]:
         """Task tools act; their claims enter the log."""
         lives = before.lives
@@ -714,7 +731,7 @@ class Engine:
                 has_row=lives.cursor < lives.end,
                 known=lives.known,
                 newest=lives.newest,
-                claims=masks.claim,
+                claims=before.masks.claim,
                 life_keys=bill.life_keys,
                 turn=lives.turn,
             ),
@@ -735,42 +752,76 @@ class Engine:
         )
         return replace(state, lives=lives, log=log), worked, place, refused
 
-    def settle(self, state: State, board: "Board", params: Params) -> tuple[State, jax.Array]:
-        """The root's aggregation becomes the answer; returns each slot's marginal gain in quality f32[N]."""
+    def settle(
+        self, before: State, state: State, call: Call, reading: "Read", params: Params
+    ) -> tuple[State, jax.Array]:
+        """Parents who read decide by their rule; the root's decision is the answer. Boards are brought up to date.
+
+        A sub-lead keeps the claims of the winning values only. Returns each slot's marginal gain in quality f32[N].
+        """
         lives, log = state.lives, state.log
-        reads = board.reads[0]  # the root holds place 0
-        answer = jnp.where(reads, board.answer[0], state.answer)
-        winner = board.winner[0]
-        k = jnp.maximum(winner, 0)[:, None]
-        of = lambda column: jnp.take_along_axis(log.column(column), k, axis=1)[:, 0]  # noqa: E731
-        origin = jnp.stack([of(claims_.ORIGIN), of(claims_.ORIGIN_SLOT)], axis=-1)
-        origin = jnp.where((winner >= 0)[:, None], origin, -1)
-        origin = jnp.where(reads, origin, state.answer_origin)
+        facts = claims_.facts(log)
+        holder = state.place_slot
+        votes = claims_.votes(log, facts, rows(lives.known, holder))
+        rule = rows(self.arg(call, AGGREGATE, "rule"), holder)
+        answers, winners, keep = self.task.aggregate(state.task, facts, votes, rule, params.task)
+        reads = reading.reads[0]  # the root holds place 0
+        answer = jnp.where(reads, answers[0], state.answer)
+        won = jnp.where(reads, winners[0], -1)
+        origin = [
+            claims_.at([log.column(column)[:, k] for k in range(log.per_row)], won, -1)
+            for column in (claims_.ORIGIN, claims_.ORIGIN_SLOT)
+        ]
+        origin = jnp.where(reads, jnp.stack(origin, axis=-1), state.answer_origin)
         gains = jnp.where(reads, self.task.gains(state.task, state.answer, answer), 0.0)
-        author = jnp.where((origin[:, :1] >= 0), origin, state.answer_origin)  # a retracted row: its former author
+        author = jnp.where(origin[:, :1] >= 0, origin, state.answer_origin)  # of a retracted row: its former author
         uid, slot = author[:, 0], author[:, 1]
-        here = (uid >= 0) & (rows(lives.uid, slot) == uid)
+        here = (uid >= 0) & (before.lives.uid[jnp.maximum(slot, 0)] == uid)
         gain = jnp.zeros(lives.uid.shape, jnp.float32).at[jnp.where(here, slot, FAR)].add(gains, mode="drop")
         late = state.late.at[jnp.where((uid >= 0) & ~here, uid, FAR)].add(gains, mode="drop")
-        # Parents who read: what they know, what it cost them, what their children spent.
-        own = lambda x: rows(x, lives.place)  # noqa: E731
-        mine = (lives.place >= 0) & own(board.reads)
-        prunes = mine & (lives.uid != 0)
-        known = jnp.where(prunes[:, None], lives.known & own(board.keep), lives.known)
-        lives = replace(
-            lives,
-            unread=lives.unread & ~board.read,
-            unreported=jnp.where(board.read, 0, lives.unreported + board.spent),
-            spent=lives.spent + board.spent,
-            load=jnp.where(mine, own(board.load), lives.load),
-            known=known,
-            lifted=lives.lifted,
-        )
-        quality = jnp.where(reads, self.task.quality(state.task, answer), state.quality)
-        told = jnp.where(reads, state.told_root | board.heard[0], state.told_root)
+        board = self._board(log, facts, votes)
+        if holder.shape[0] > 1:
+            prunes = reading.reads & (jnp.arange(holder.shape[0]) > 0)
+            own = lambda x: rows(x, lives.place)  # noqa: E731
+            verdicts = claims_.pack(~facts.claim & (2**log.per_row - 1), log.per_row)
+            stays = claims_.pack(keep, log.per_row) | verdicts
+            drops = (lives.place >= 0) & own(prunes)
+            known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
+            lives = replace(lives, known=known)
+            pruned = self._board(log, facts, claims_.votes(log, facts, rows(known, holder)))
+            board = pruned
+        board = jax.tree.map(lambda new, old: jnp.where(before.ended, old, new), board, state.board)
         return replace(
-            state, lives=lives, answer=answer, answer_origin=origin, quality=quality, late=late, told_root=told
+            state,
+            lives=lives,
+            facts=facts,
+            masks=claims_.masks(log, facts),
+            board=board,
+            answer=answer,
+            answer_origin=origin,
+            quality=jnp.where(reads, self.task.quality(state.task, answer), state.quality),
+            late=late,
+            told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),
         ), gain
+
+    def _board(self, log: Log, facts: Facts, votes: Votes) -> Board:
+        places = range(log.per_row)
+        top = claims_.winner(votes.origins, votes.known, facts)
+        value = claims_.at(facts.value, top, -1)
+        every, second = jnp.zeros_like(top), jnp.zeros_like(top)
+        for k in places:
+            held = (votes.known >> k) & 1 == 1
+            every = every | jnp.where(held, 1 << facts.value[k], 0)
+            second = jnp.maximum(second, jnp.where(held & (facts.value[k] != value), votes.origins[k], 0))
+        return Board(
+            values=jax.lax.population_count(every),
+            top_value=value,
+            top_origins=claims_.at(votes.origins, top, 0),
+            second_origins=second,
+            confidence=claims_.at([log.column(claims_.CONFIDENCE)[:, k] for k in places], top, 0),
+            accepts=claims_.at(votes.accepts, top, 0),
+            rejects=claims_.at(votes.rejects, top, 0),
+        )
 
     def end(self, state: State, call: Call, bill: "Bill") -> State:
         """Whether the episode ends in this tick, and why: stopped, budget, horizon in this precedence."""
@@ -797,7 +848,7 @@ class Engine:
         )
 
     def bear(
-        self, luck: jax.Array, before: State, state: State, grants: Grants, params: Params
+        self, before: State, state: State, call: Call, grants: Grants, bill: "Bill"
     ) -> tuple[State, jax.Array]:
         """Births, in slots that were free at the start of the tick; none in an ending tick. Returns bool[N]."""
         lives = state.lives
@@ -810,10 +861,9 @@ class Engine:
         newborn = jnp.any(here, axis=0)
         home = jnp.sum(jnp.where(here, place, 0), axis=0)
         ordinal = rank - rows(grants.first_free, home)
-        parent = rows(grants.holder, home)
-        at = lambda x: rows(x, parent)  # noqa: E731
+        at = lambda x: rows(rows(x, grants.holder), home)  # noqa: E731
         lineage = luck_.child_lineage(at(lives.lineage), at(before.lives.turn), ordinal)
-        start, zero = at(lives.clock_ms), jnp.zeros_like(home)
+        start = at(lives.clock_ms)
         fill = lambda new, old: jnp.where(newborn.reshape(-1, *(1,) * (old.ndim - 1)), new, old)  # noqa: E731
         role = fill(rows(grants.role, home), lives.role)
         fresh_task = jax.tree.map(fill, self.task.life(newborn.shape[0]), lives.task)
@@ -847,7 +897,7 @@ class Engine:
             handed_ms=fill(start, lives.handed_ms),
             planned=fill(False, lives.planned),
             again=fill(0, lives.again),
-            rank=fill(0, lives.rank),
+            rank=fill(ordinal, lives.rank),  # until rosters are brought up to date
             known=fill(jnp.uint32(0), lives.known),
             fresh=fill(jnp.uint32(0), lives.fresh),
             newest=fill(-1, lives.newest),
@@ -859,9 +909,6 @@ class Engine:
             last_value=fill(-1, lives.last_value),
             task=fresh_task,
         )
-        keys = luck_.life_key(luck, lives.lineage)
-        words = luck_.threefry(*keys, zero, jnp.uint32(Purpose.HANDOUT))
-        lives = self._hand(lives, grants, newborn, home, ordinal, rows(born, home), words, params)
         mail = messages_.emptied(state.mail, newborn)
         roles = jnp.arange(state.born.shape[0], dtype=jnp.int32)
         by_role = jnp.sum(jnp.where(grants.role[:, None] == roles, born[:, None], 0), axis=0, dtype=jnp.int32)
@@ -872,10 +919,10 @@ class Engine:
             next_uid=state.next_uid + jnp.sum(born, dtype=jnp.int32),
             born=state.born + by_role,
         )
-        return self._move_on(state, grants, grants.spawns & (born > 0), born), newborn
+        return state, newborn
 
-    def remove(self, state: State, leaving: jax.Array) -> tuple[State, jax.Array]:
-        """Despawned lives go; their children are adopted by the nearest live ancestor. At the end all go.
+    def remove(self, before: State, state: State, leaving: jax.Array) -> tuple[State, jax.Array]:
+        """Despawned lives go; their children are adopted by the nearest live ancestor; empty parent places are freed.
 
         Returns int32[N]: messages lost with their receivers.
         """
@@ -901,10 +948,9 @@ class Engine:
         alive = lives.alive & ~leaving
         place = jnp.arange(place_slot.shape[0], dtype=jnp.int32)
         has_child = jnp.any(alive[None, :] & (lives.home[None, :] == place[:, None]), axis=-1)
-        keeps = (place == 0) | (has_child & ~leaving_place)
+        keeps = (place == 0) | (has_child & ~leaving_place) | before.ended
         place_slot = jnp.where(keeps, place_slot, -1)
-        own_place = jnp.where((lives.place >= 0) & rows(keeps, lives.place) & alive, lives.place, -1)
-        alive = alive & ~state.ended
+        own_place = jnp.where((lives.place >= 0) & rows(keeps, lives.place) & ~leaving, lives.place, -1)
         lost = jnp.where(leaving, state.mail.count, 0)
         lives = replace(
             lives,
@@ -916,9 +962,9 @@ class Engine:
         return replace(state, lives=lives, mail=mail, place_slot=place_slot), lost
 
     def open_mail(
-        self, state: State, board: "Board", masks: Masks, worked: Worked, made: jax.Array, params: Params
+        self, before: State, state: State, reading: "Read", worked: Worked, made: jax.Array, params: Params
     ) -> tuple[State, jax.Array, jax.Array]:
-        """Gate and release of waits, delivery of what has arrived, rosters.
+        """Gate and release of waits; what has arrived becomes known; meters of readers; rosters.
 
         Returns claims newly known uint32[N, W] and messages opened int32[N].
         """
@@ -928,16 +974,17 @@ class Engine:
         words = lives.known.shape[-1]
         own = lambda x: rows(x, lives.place)  # noqa: E731
         holds = lives.alive & (lives.place >= 0)
-        load = lives.load + jnp.where(opened & holds, mail.load, 0.0)
+        reads = holds & own(reading.reads)
+        load = jnp.where(reads, own(reading.load), lives.load) + jnp.where(opened & holds, mail.load, 0.0)
         told = jnp.where(opened[:, None], mail.claims, jnp.uint32(0))
         kept = self.survivors(state, rows(load, state.place_slot), params)
         told = jnp.where(holds[:, None], told & own(kept), told)
-        told = told | jnp.where((holds & own(board.reads))[:, None], own(board.kept), jnp.uint32(0))
+        told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
         received = told & ~lives.known
         mine = claims_.bit_of(jnp.where(lives.alive, made, -1), words)
         is_claim = (worked.claims.flags & claims_.VERDICT) == 0
         newest = _push(lives.newest, jnp.where(is_claim, made, -1)[:, None])
-        newest = _push(newest, claims_.newest(received & masks.claim, lives.newest.shape[-1]))
+        newest = _push(newest, claims_.newest(received & state.masks.claim, lives.newest.shape[-1]))
         lives = replace(
             lives,
             known=lives.known | received | mine,
@@ -946,10 +993,25 @@ class Engine:
             load=load,
             steps=jnp.where(opened, jnp.maximum(lives.steps, mail.steps), lives.steps),
             lifted=lives.lifted | opened,
+            unread=lives.unread & ~reading.read,
+            unreported=jnp.where(reading.read, 0, lives.unreported + reading.spent),
+            spent=lives.spent + reading.spent,
         )
-        lives = replace(lives, rank=self.ranks(lives, state.place_slot))
-        count = jnp.where(opened, mail.count, 0)
-        return replace(state, lives=lives, mail=messages_.emptied(mail, opened)), received, count
+        rank, roster = self.rosters(lives, state.place_slot)
+        going = lives.alive & ~state.ended
+        lives = replace(
+            lives,
+            rank=jnp.where(lives.alive, rank, lives.rank),
+            alive=going,
+            uid=jnp.where(going, lives.uid, -1),
+        )
+        state = replace(
+            state,
+            lives=lives,
+            mail=messages_.emptied(mail, opened),
+            roster_slot=jnp.where(before.ended, state.roster_slot, roster),
+        )
+        return state, received, jnp.where(opened, mail.count, 0)
 
     def roster_order(self, lives: Lives, place_slot: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(slots int32[N] sorted by parent place, roster class, uid; start int32[P] of each place's children)."""
@@ -971,11 +1033,16 @@ class Engine:
         start = jnp.sum(child[None, :] & (lives.home[None, :] < place[:, None]), axis=-1, dtype=jnp.int32)
         return slots, start
 
-    def ranks(self, lives: Lives, place_slot: jax.Array) -> jax.Array:
-        """int32[N]: each child's row in its parent's roster."""
+    def rosters(self, lives: Lives, place_slot: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(each child's row in its parent's roster int32[N], slots of each roster's rows int32[P, R], -1 empty)."""
         slots, start = self.roster_order(lives, place_slot)
-        position = jnp.zeros_like(slots).at[slots].set(jnp.arange(slots.shape[0], dtype=jnp.int32))
-        return position - rows(start, lives.home)
+        n = slots.shape[0]
+        position = jnp.zeros_like(slots).at[slots].set(jnp.arange(n, dtype=jnp.int32))
+        count = _count(lives.alive, lives.home, place_slot)
+        row = jnp.arange(self.config.roster, dtype=jnp.int32)
+        listed = slots[jnp.minimum(start[:, None] + row, n - 1)]
+        listed = jnp.where((row < count[:, None]) & (place_slot >= 0)[:, None], listed, -1)
+        return position - rows(start, lives.home), listed
 
     # Legality ----------------------------------------------------------------------------------------------------
 
@@ -1061,7 +1128,7 @@ class Engine:
             adopted=totals.adopted + count(adopted),
             illegal=totals.illegal + count(before.lives.alive & ~before.ended & ~call.valid),
             refused_births=totals.refused_births + jnp.sum(grants.asked, dtype=jnp.int32) - born,
-            refused_places=totals.refused_places + count(unplaced) + count(tick.board.refused),
+            refused_places=totals.refused_places + count(unplaced) + count(tick.reading.refused),
             refused_rows=totals.refused_rows + jnp.sum(grants.refused_rows, dtype=jnp.int32),
             refused_claims=totals.refused_claims + count(tick.refused_claim),
             empty_selections=totals.empty_selections + count(grants.empty) + count(tick.empty_sent),
@@ -1093,17 +1160,14 @@ class Bill:
 
 
 @pytree
-class Board:
-    """What aggregating parents read and decided. Axes P parent place, N slot, M row, W words."""
+class Read:
+    """What aggregating parents read. Axes P parent place, N slot, W words."""
 
     reads: jax.Array  # bool[P]
     read: jax.Array  # bool[N]     children read
     heard: jax.Array  # uint32[P,W] claims in what was read
     kept: jax.Array  # uint32[P,W] claims newly known
     load: jax.Array  # f32[P]
-    answer: jax.Array  # int32[P,M]  sets of values
-    winner: jax.Array  # int32[P,M]  place k of the winning claim, -1 none
-    keep: jax.Array  # uint32[P,W] what a sub-lead keeps
     num_rows: jax.Array  # int32[N]    rows with a known claim
     spent: jax.Array  # int32[N]    tokens its children report
     steps: jax.Array  # int32[N]    their critical steps
@@ -1125,7 +1189,7 @@ class Tick:
     worked: Worked
     place: jax.Array  # int32[N]    log place of the claim made, -1 none
     refused_claim: jax.Array  # bool[N]
-    board: Board
+    reading: Read
     gain: jax.Array  # f32[N]      marginal gain in quality of the life's claims
     born: jax.Array  # bool[N]
     lost_mail: jax.Array  # int32[N]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpomdp import observe as observe_
 from ddpomdp import rewards as rewards_
-from ddpomdp.claims import FLAGS, TAINTED, UNTRUSTED, pack, size
+from ddpomdp.claims import TAINTED, UNTRUSTED, size
 from ddpomdp.engine import Config, Engine, Tick
 from ddpomdp.enums import Group, LifeEnd, StopReason
 from ddpomdp.harness import (
@@ -97,10 +97,10 @@ class Env:
             roles=task.roles,
             tools=tuple(tool.name for tool in harness.tools),
             self_features=observe_.self_features(self.engine),
-            claim_features=observe_.claim_features(self.engine),
-            result_features=observe_.result_features(self.engine),
+            claim_features=observe_.CLAIM_FEATURES,
+            result_features=observe_.RESULT_FEATURES,
             roster_features=observe_.ROSTER_FEATURES,
-            board_features=observe_.board_features(self.engine),
+            board_features=observe_.BOARD_FEATURES,
         )
         self._kinds, self._decisions = kind_and_decision(len(harness.tools))
 
@@ -262,7 +262,7 @@ class Env:
             blocked=now.alive & now.blocked,
             last=state.ended,
             stop_reason=state.stop_reason,
-            events=self._events(state, turns, tick, here, ends, channels),
+            events=once(self._events, state, turns, tick, here, ends, channels),
             info=self._info(state, root_clock, root_steps),
         )
 
@@ -298,10 +298,8 @@ class Env:
         refused = refused + jnp.where(to_one, rows(lost, was.place), 0)
         new_flags = tick.worked.claims.flags
         made = tick.place >= 0
-        tainted_log = state.log.entries[:, FLAGS] & TAINTED
-        untrusted_log = state.log.entries[:, FLAGS] & UNTRUSTED
-        got_tainted = jnp.any(tick.received & pack(tainted_log != 0), axis=-1)
-        got_untrusted = jnp.any(tick.received & pack(untrusted_log != 0), axis=-1)
+        got_tainted = jnp.any(tick.received & state.log.flagged(TAINTED) != 0, axis=-1)
+        got_untrusted = jnp.any(tick.received & state.log.flagged(UNTRUSTED) != 0, axis=-1)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
         end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason)
         return Event(
