@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddpomdp.harness import CLAIMS
-from ddpomdp.pytree import pytree, replace
+from ddpomdp.pytree import once, pytree, replace
 
 WORD = 32
 # Columns of an entry.
@@ -37,14 +37,10 @@ class Log:
         """K."""
         return self.entries.shape[0] // self.count.shape[0]
 
-    def column(self, index: int) -> jax.Array:
-        """One column as int32[M, K]."""
-        return self.entries[:, index].reshape(self.count.shape[0], self.per_row)
-
-    def flagged(self, bit: int) -> jax.Array:
-        """uint32[W]: entries with a flag set."""
-        flag = ((self.column(FLAGS) & bit) != 0).astype(jnp.int32)
-        return pack(jnp.sum(flag << jnp.arange(self.per_row, dtype=jnp.int32), axis=-1, dtype=jnp.int32), self.per_row)
+    def column(self, index: int) -> list[jax.Array]:
+        """One column as int32[M] per k."""
+        table = self.entries[:, index].reshape(self.count.shape[0], self.per_row)
+        return [table[:, k] for k in range(self.per_row)]
 
 
 @pytree
@@ -150,11 +146,19 @@ def union(words: jax.Array, axis: int = 0) -> jax.Array:
 
 @pytree
 class Facts:
-    """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap."""
+    """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap.
+
+    The columns of the log come along, one contiguous array per k.
+    """
 
     claim: jax.Array  # int32[M]    entries that are claims, not verdicts
     twin: jax.Array  # int32[M]    claims with a garbled twin in the next place
+    tainted: jax.Array  # int32[M]
+    untrusted: jax.Array  # int32[M]
     value: list[jax.Array]  # int32[M] per k
+    confidence: list[jax.Array]  # int32[M] per k
+    origin: list[jax.Array]  # int32[M] per k
+    origin_slot: list[jax.Array]  # int32[M] per k
     same: list[jax.Array]  # int32[M] per k: claims with the value of entry k
     before: list[jax.Array]  # int32[M] per k: earlier claims with the value and the origin of entry k
     accepts: list[jax.Array]  # int32[M] per k: verdicts that accept a claim with the value of entry k
@@ -164,8 +168,8 @@ class Facts:
 def facts(log: Log) -> Facts:
     """The facts of a log."""
     places = range(log.per_row)
-    column = lambda index: [log.column(index)[:, k] for k in places]  # noqa: E731
-    flags, value, origin = column(FLAGS), column(VALUE), column(ORIGIN)
+    wanted = (VALUE, CONFIDENCE, ORIGIN, ORIGIN_SLOT, FLAGS)
+    value, confidence, origin, origin_slot, flags = once(lambda: [log.column(index) for index in wanted])
     bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
     any_of = lambda parts: functools.reduce(jnp.bitwise_or, parts, jnp.zeros_like(log.count))  # noqa: E731
     is_claim = [(f & (RECORDED | VERDICT)) == RECORDED for f in flags]
@@ -182,8 +186,21 @@ def facts(log: Log) -> Facts:
         about = [is_verdict[j] & ((equal >> value[j]) & 1 == 1) for j in places]
         yes.append(any_of(bit(about[j] & accepts[j], j) for j in places))
         no.append(any_of(bit(about[j] & ~accepts[j], j) for j in places))
-    twin = any_of(bit((flags[k] & HAS_TWIN) != 0, k) for k in places)
-    return Facts(claim=claim, twin=twin, value=value, same=same, before=before, accepts=yes, rejects=no)
+    flagged = lambda flag: any_of(bit((flags[k] & flag) != 0, k) for k in places)  # noqa: E731
+    return Facts(
+        claim=claim,
+        twin=flagged(HAS_TWIN),
+        tainted=flagged(TAINTED),
+        untrusted=flagged(UNTRUSTED),
+        value=value,
+        confidence=confidence,
+        origin=origin,
+        origin_slot=origin_slot,
+        same=same,
+        before=before,
+        accepts=yes,
+        rejects=no,
+    )
 
 
 @pytree
@@ -197,10 +214,9 @@ class Masks:
     below: list[jax.Array]  # uint32[W] per d: the claim d places on is at most as confident
 
 
-def masks(log: Log, f: Facts) -> Masks:
+def masks(f: Facts) -> Masks:
     """The masks of a log."""
-    per_row = log.per_row
-    confidence = [log.column(CONFIDENCE)[:, k] for k in range(per_row)]
+    per_row, confidence = len(f.value), f.confidence
     bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
     differ, above, below = [], [], []
     for d in range(1, per_row):
@@ -248,8 +264,21 @@ def summarised(sent: jax.Array, m: Masks) -> jax.Array:
     return (sent & ~garbled) | (garbled << jnp.uint32(1))
 
 
-def newest(words: jax.Array, count: int) -> jax.Array:
-    """int32[..., count]: the last places of a set in log order, newest first, -1 where there are fewer."""
+def prefix_count(flags: jax.Array) -> jax.Array:
+    """int32[..., n]: how many of flags bool[..., n] are set before each place; exclusive prefix sum by bit counts."""
+    n = flags.shape[-1]
+    words = pack(flags.astype(jnp.int32), 1)
+    total, before = jnp.zeros(words.shape[:-1], jnp.int32), []
+    for i in range(words.shape[-1]):
+        before.append(total)
+        total = total + lax.population_count(words[..., i]).astype(jnp.int32)
+    lower = (jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32)) - jnp.uint32(1)
+    inside = lax.population_count(words[..., None] & lower).astype(jnp.int32)
+    return (jnp.stack(before, axis=-1)[..., None] + inside).reshape(*flags.shape[:-1], -1)[..., :n]
+
+
+def newest(words: jax.Array, count: int) -> list[jax.Array]:
+    """int32[...] `count` times: the last places of a set in log order, newest first, -1 where there are fewer."""
     found = []
     base = jnp.arange(words.shape[-1], dtype=jnp.int32) * WORD
     for _ in range(count):
@@ -257,7 +286,7 @@ def newest(words: jax.Array, count: int) -> jax.Array:
         place = jnp.max(jnp.where(words != 0, top, -1), axis=-1)
         found.append(place)
         words = words & ~bit_of(place, words.shape[-1])
-    return jnp.stack(found, axis=-1)
+    return found
 
 
 # Votes -------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ class Engine:
             mail=mail,
             log=log,
             facts=log_facts,
-            masks=claims_.masks(log, log_facts),
+            masks=claims_.masks(log_facts),
             board=Board(none, none - 1, none, none, none, none, none),
             roster_slot=jnp.full((p, config.roster), -1, jnp.int32),
             legal=Legal(tools=zeros, whom=zeros, bounds=jnp.zeros((n, len(BOUNDS)), jnp.int32)),
@@ -283,6 +283,7 @@ class Engine:
         start, end, cursor = at(lives.start), at(lives.end), at(lives.cursor)
         span = end - start
         selection = self._selection(state, holder, selector)  # bool[P, M]
+        position = claims_.prefix_count(selection)
         available = jnp.where(selector == AGAIN, span, jnp.maximum(end - cursor, 0))
         listed = (selector == MISSING) | (selector == CONFLICTING)
         available = jnp.where(listed, jnp.sum(selection, axis=-1, dtype=jnp.int32), available)
@@ -309,7 +310,7 @@ class Engine:
             add = jnp.where(delegates[j] & listed[j], jnp.minimum(wanted_rows[j], room), 0)
             base_list = jnp.where(here, queue_len, base_list)
             appended = jnp.where(here, add, appended)
-            queue = jax.lax.cond(add > 0, _append, lambda q, *_: q, queue, queue_len, selection[j], add)
+            queue = jax.lax.cond(add > 0, _append, lambda q, *_: q, queue, queue_len, selection[j], position[j], add)
             queue_len, room = queue_len + add, room - add
         base = jnp.where(listed, base_list, cursor)
         limit = jnp.where(listed, base_list + appended, end)
@@ -333,7 +334,7 @@ class Engine:
             chunk=chunk,
             again=again,
             listed=delegates & listed,
-            picked=selection & (jnp.cumsum(selection, axis=-1, dtype=jnp.int32) <= appended[:, None]),
+            picked=selection & (position < appended[:, None]),
             to_workers=jnp.where(spawns, role != 0, _count(target & (lives.role != 0), lives.home, holder) > 0),
             brief=brief,
             appended=appended,
@@ -760,26 +761,23 @@ class Engine:
         A sub-lead keeps the claims of the winning values only. Returns each slot's marginal gain in quality f32[N].
         """
         lives, log = state.lives, state.log
-        facts = claims_.facts(log)
+        facts = once(claims_.facts, log)
         holder = state.place_slot
-        votes = claims_.votes(log, facts, rows(lives.known, holder))
+        votes = once(claims_.votes, log, facts, rows(lives.known, holder))
         rule = rows(self.arg(call, AGGREGATE, "rule"), holder)
         answers, winners, keep = self.task.aggregate(state.task, facts, votes, rule, params.task)
         reads = reading.reads[0]  # the root holds place 0
         answer = jnp.where(reads, answers[0], state.answer)
         won = jnp.where(reads, winners[0], -1)
-        origin = [
-            claims_.at([log.column(column)[:, k] for k in range(log.per_row)], won, -1)
-            for column in (claims_.ORIGIN, claims_.ORIGIN_SLOT)
-        ]
-        origin = jnp.where(reads, jnp.stack(origin, axis=-1), state.answer_origin)
+        origin = jnp.stack([claims_.at(facts.origin, won, -1), claims_.at(facts.origin_slot, won, -1)], axis=-1)
+        origin = jnp.where(reads, origin, state.answer_origin)
         gains = jnp.where(reads, self.task.gains(state.task, state.answer, answer), 0.0)
         author = jnp.where(origin[:, :1] >= 0, origin, state.answer_origin)  # of a retracted row: its former author
         uid, slot = author[:, 0], author[:, 1]
         here = (uid >= 0) & (before.lives.uid[jnp.maximum(slot, 0)] == uid)
         gain = jnp.zeros(lives.uid.shape, jnp.float32).at[jnp.where(here, slot, FAR)].add(gains, mode="drop")
         late = state.late.at[jnp.where((uid >= 0) & ~here, uid, FAR)].add(gains, mode="drop")
-        board = self._board(log, facts, votes)
+        board = self._board(facts, votes)
         if holder.shape[0] > 1:
             prunes = reading.reads & (jnp.arange(holder.shape[0]) > 0)
             own = lambda x: rows(x, lives.place)  # noqa: E731
@@ -788,14 +786,13 @@ class Engine:
             drops = (lives.place >= 0) & own(prunes)
             known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
             lives = replace(lives, known=known)
-            pruned = self._board(log, facts, claims_.votes(log, facts, rows(known, holder)))
-            board = pruned
+            board = self._board(facts, claims_.votes(log, facts, rows(known, holder)))
         board = jax.tree.map(lambda new, old: jnp.where(before.ended, old, new), board, state.board)
         return replace(
             state,
             lives=lives,
             facts=facts,
-            masks=claims_.masks(log, facts),
+            masks=claims_.masks(facts),
             board=board,
             answer=answer,
             answer_origin=origin,
@@ -804,8 +801,8 @@ class Engine:
             told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),
         ), gain
 
-    def _board(self, log: Log, facts: Facts, votes: Votes) -> Board:
-        places = range(log.per_row)
+    def _board(self, facts: Facts, votes: Votes) -> Board:
+        places = range(len(facts.value))
         top = claims_.winner(votes.origins, votes.known, facts)
         value = claims_.at(facts.value, top, -1)
         every, second = jnp.zeros_like(top), jnp.zeros_like(top)
@@ -818,7 +815,7 @@ class Engine:
             top_value=value,
             top_origins=claims_.at(votes.origins, top, 0),
             second_origins=second,
-            confidence=claims_.at([log.column(claims_.CONFIDENCE)[:, k] for k in places], top, 0),
+            confidence=claims_.at(facts.confidence, top, 0),
             accepts=claims_.at(votes.accepts, top, 0),
             rejects=claims_.at(votes.rejects, top, 0),
         )
@@ -854,7 +851,7 @@ class Engine:
         lives = state.lives
         born = jnp.where(state.ended, 0, grants.born)
         free = ~before.lives.alive
-        rank = jnp.cumsum(free, dtype=jnp.int32) - 1
+        rank = claims_.prefix_count(free)
         place = jnp.arange(born.shape[0], dtype=jnp.int32)[:, None]
         first = grants.first_free[:, None]
         here = free[None, :] & (rank[None, :] >= first) & (rank[None, :] < first + born[:, None])  # [P, N]
@@ -983,8 +980,8 @@ class Engine:
         received = told & ~lives.known
         mine = claims_.bit_of(jnp.where(lives.alive, made, -1), words)
         is_claim = (worked.claims.flags & claims_.VERDICT) == 0
-        newest = _push(lives.newest, jnp.where(is_claim, made, -1)[:, None])
-        newest = _push(newest, claims_.newest(received & state.masks.claim, lives.newest.shape[-1]))
+        heard = once(lambda words: claims_.newest(words, lives.newest.shape[-1]), received & state.masks.claim)
+        newest = _push(lives.newest, [*heard, jnp.where(is_claim, made, -1)])
         lives = replace(
             lives,
             known=lives.known | received | mine,
@@ -1199,17 +1196,19 @@ class Tick:
     received: jax.Array  # uint32[N,W]
 
 
-def _push(newest: jax.Array, places: jax.Array) -> jax.Array:
-    """Put places int32[N, c] (-1 none, at the end) in front of newest int32[N, C]; the rest moves back."""
-    for i in reversed(range(places.shape[-1])):
-        moved = jnp.concatenate([places[:, i : i + 1], newest[:, :-1]], axis=-1)
-        newest = jnp.where(places[:, i : i + 1] >= 0, moved, newest)
-    return newest
+def _push(newest: jax.Array, places: list[jax.Array]) -> jax.Array:
+    """Put places int32[N] each (first: newest; -1: none) in front of newest int32[N, C]; the rest moves back."""
+    columns = [newest[:, i] for i in range(newest.shape[1])]
+    for place in reversed(places):
+        moved = [place, *columns[:-1]]
+        columns = [jnp.where(place >= 0, new, old) for new, old in zip(moved, columns, strict=True)]
+    return jnp.stack(columns, axis=-1)
 
 
-def _append(queue: jax.Array, length: jax.Array, selection: jax.Array, count: jax.Array) -> jax.Array:
+def _append(
+    queue: jax.Array, length: jax.Array, selection: jax.Array, position: jax.Array, count: jax.Array
+) -> jax.Array:
     """Write the first `count` selected rows behind the queue's end."""
-    position = jnp.cumsum(selection, dtype=jnp.int32) - 1
     index = jnp.where(selection & (position < count), length + position, queue.shape[0])
     return queue.at[index].set(jnp.arange(selection.shape[0], dtype=jnp.int32), mode="drop")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpomdp import observe as observe_
 from ddpomdp import rewards as rewards_
-from ddpomdp.claims import TAINTED, UNTRUSTED, size
+from ddpomdp.claims import TAINTED, UNTRUSTED, pack, size
 from ddpomdp.engine import Config, Engine, Tick
 from ddpomdp.enums import Group, LifeEnd, StopReason
 from ddpomdp.harness import (
@@ -298,8 +298,9 @@ class Env:
         refused = refused + jnp.where(to_one, rows(lost, was.place), 0)
         new_flags = tick.worked.claims.flags
         made = tick.place >= 0
-        got_tainted = jnp.any(tick.received & state.log.flagged(TAINTED) != 0, axis=-1)
-        got_untrusted = jnp.any(tick.received & state.log.flagged(UNTRUSTED) != 0, axis=-1)
+        per_row = state.log.per_row
+        got_tainted = jnp.any((tick.received & pack(state.facts.tainted, per_row)) != 0, axis=-1)
+        got_untrusted = jnp.any((tick.received & pack(state.facts.untrusted, per_row)) != 0, axis=-1)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
         end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason)
         return Event(

@@ -6,6 +6,7 @@ Survey codes (R1 .. R8) and sources stand in docs/rewards.md.
 import jax
 import jax.numpy as jnp
 
+from ddpomdp.claims import unpack
 from ddpomdp.engine import Engine, Tick
 from ddpomdp.params import Params
 from ddpomdp.state import State
@@ -40,7 +41,7 @@ def orchestration(engine: Engine, state: State, root_clock_ms: jax.Array, root: 
     ratio = wall_s(state, root_clock_ms) / jnp.maximum(serial, 1e-3)
     once = jnp.mean((state.assigned == 1).astype(jnp.float32))
     told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
-    best = engine.task.best_quality(state.task, state.log, told)
+    best = engine.task.best_quality(state.task, state.facts, unpack(told, state.log))
     values = {
         "orchestration_parallel": jnp.minimum(n, PARALLEL_FULL) / PARALLEL_FULL,
         "orchestration_finish": per_life,

@@ -104,8 +104,8 @@ class Task(Protocol):
         """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
         ...
 
-    def best_quality(self, facts: Any, log: Log, told: jax.Array) -> jax.Array:
-        """f32[]: quality of the best value per row among entries uint32[W]."""
+    def best_quality(self, facts: Any, log_facts: Facts, told: jax.Array) -> jax.Array:
+        """f32[]: quality of the best value per row among entries int32[M] (K bits)."""
         ...
 
     def observe(self, life: Any, params: Any) -> list[jax.Array]:

@@ -393,12 +393,12 @@ class Search:
         after = _f1(right, reported, jnp.sum(facts.answerable))
         return after - jnp.concatenate([self.quality(facts, old)[None], after[:-1]])
 
-    def best_quality(self, facts: Rows, log: Log, told: jax.Array) -> jax.Array:
-        """item-F1 of reporting exactly the rows whose right value is among `told` uint32[W]."""
-        told_bits = claims_.unpack(told & ~log.flagged(claims_.VERDICT), log)
-        right = jnp.zeros_like(told_bits)
+    def best_quality(self, facts: Rows, log_facts: Facts, told: jax.Array) -> jax.Array:
+        """item-F1 of reporting exactly the rows whose right value is among claims int32[M] (K bits)."""
+        told = told & log_facts.claim
+        right = jnp.zeros_like(told)
         for k in range(self.per_row):
-            right = right | (((told_bits >> k) & 1) * (log.column(claims_.VALUE)[:, k] == facts.truth))
+            right = right | (((told >> k) & 1) * (log_facts.value[k] == facts.truth))
         total = jnp.sum(right * facts.answerable)
         return _f1(total, total, jnp.sum(facts.answerable))
 
