@@ -2,8 +2,8 @@
 
 A life is named by its *lineage*, two uint32 words hashed from its parent's lineage, the parent's own turn number
 and its place in that spawn. A draw is one hash of (turn number, purpose) under key XOR lineage: it depends neither on
-who else lives nor on the tick in which the life gets to act. Lineages are names, not secrets; keys are never stored in a
-state or shown to a policy.
+who else lives nor on the tick in which the life gets to act. Lineages are names, not secrets; keys are never stored in
+a state or shown to a policy.
 """
 
 from enum import IntEnum

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
-from ddpomdp.engine import Engine
 from ddpomdp.params import Params
 from ddpomdp.pytree import rows
+from ddpomdp.rules import Rules
 from ddpomdp.state import State
 from ddpomdp.timestep import Observation
 
@@ -31,9 +31,9 @@ BOARD_FEATURES = (
 RESULT_FEATURES = ("tool_id", "code_id", "value_id")
 
 
-def self_features(engine: Engine) -> tuple[str, ...]:
+def self_features(rules: Rules) -> tuple[str, ...]:
     """Names of the features in `Observation.self`."""
-    roles = tuple(f"is_{name}" for name in engine.task.roles)
+    roles = tuple(f"is_{name}" for name in rules.task.roles)
     return (
         *roles,
         "depth",
@@ -52,13 +52,13 @@ def self_features(engine: Engine) -> tuple[str, ...]:
         "has_handed_out",
         "idle",
         "blocked",
-        *engine.task.self_features,
+        *rules.task.self_features,
     )
 
 
-def observe(engine: Engine, state: State, params: Params) -> Observation:
+def observe(rules: Rules, state: State, params: Params) -> Observation:
     """Observations of all slots."""
-    lives, task, log = state.lives, engine.task, state.log
+    lives, task, log = state.lives, rules.task, state.log
     num_rows = task.num_rows
     below = clocks_.children(lives, state.place_slot)
     own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
@@ -102,7 +102,7 @@ def observe(engine: Engine, state: State, params: Params) -> Observation:
         axis=-1,
     )
     claims = jnp.where((here[:, None] & (place >= 0))[..., None], claims, 0.0)
-    roster, roster_uid, board = _parents(engine, state, params)
+    roster, roster_uid, board = _parents(rules, state, params)
     return Observation(
         self=own_view,
         claims=claims,
@@ -114,9 +114,9 @@ def observe(engine: Engine, state: State, params: Params) -> Observation:
     )
 
 
-def _parents(engine: Engine, state: State, params: Params) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Roster f32[P, R, .], roster uids int32[P, R], board f32[P, M, .]."""
-    lives, task = state.lives, engine.task
+    lives, task = state.lives, rules.task
     f = lambda x: x.astype(jnp.float32)  # noqa: E731
     held = (state.place_slot >= 0) & ~state.ended
     num_places = state.place_slot.shape[0]

@@ -81,7 +81,9 @@ class Script:
         # Only waits with something to wait for count; `children_out` is the bound of `wait`.
         out = legal.bounds[:, 0] > 1
         came_back = (line > 0) & (lines[jnp.maximum(line - 1, 0), 0] == WAIT) & out
-        line = jnp.where(free & came_back & (lines[jnp.maximum(line - 1, 0), 1] == WAIT_FOR.index("all")), line - 1, line)
+        line = jnp.where(
+            free & came_back & (lines[jnp.maximum(line - 1, 0), 1] == WAIT_FOR.index("all")), line - 1, line
+        )
         for _ in range(self.SKIP):
             mute = ~self.env.harness.is_legal(legal, lines[line])
             line = jnp.where(free & mute & (line < last), line + 1, line)
