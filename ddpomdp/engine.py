@@ -160,7 +160,7 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
     order, leaving = move(population.overview, state, call)
     state, grants = move(handout.grant, move(population.seat, state, call, leaving, order), call, leaving, order)
     chosen, sent, sent_count = move(reports.payload, state, call)
-    reading = move(aggregation.read, state, call, params)
+    reading = once(aggregation.read, state, call, params)
     bill = move(costs.bill, luck, state, call, grants, sent_count, reading, params)
     state, posted = move(take_effect, state, call, leaving, bill, chosen, sent, sent_count, params)
     state, worked, place, refused_claim = move(work, before, state, call, order, bill, params)
