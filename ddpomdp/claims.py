@@ -8,12 +8,14 @@ may turn it into) is an entry too, written beside the claim when the claim is ma
 Axis letters: N slot, M row, K claim of a row, L = M K, W = L / 32 words of a set, P parent place.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ddpomdp.harness import CLAIMS
-from ddpomdp.pytree import pytree, replace
+from ddpomdp.pytree import once, pytree, replace
 
 WORD = 32
 # Columns of an entry.
@@ -35,13 +37,10 @@ class Log:
         """K."""
         return self.entries.shape[0] // self.count.shape[0]
 
-    def column(self, index: int) -> jax.Array:
-        """One column as int32[M, K]."""
-        return self.entries[:, index].reshape(self.count.shape[0], self.per_row)
-
-    def flag(self, bit: int) -> jax.Array:
-        """bool[M, K]: entries with a flag set."""
-        return (self.column(FLAGS) & bit) != 0
+    def column(self, index: int) -> list[jax.Array]:
+        """One column as int32[M] per k."""
+        table = self.entries[:, index].reshape(self.count.shape[0], self.per_row)
+        return [table[:, k] for k in range(self.per_row)]
 
 
 @pytree
@@ -110,18 +109,21 @@ def num_words(num_rows: int, per_row: int) -> int:
     return -(-num_rows * per_row // WORD)
 
 
-def pack(flags: jax.Array) -> jax.Array:
-    """uint32[..., W] of bool[..., L]."""
-    pad = [(0, 0)] * (flags.ndim - 1) + [(0, -flags.shape[-1] % WORD)]
-    bits = jnp.pad(flags, pad).reshape(*flags.shape[:-1], -1, WORD).astype(jnp.uint32)
-    return jnp.sum(bits << jnp.arange(WORD, dtype=jnp.uint32), axis=-1, dtype=jnp.uint32)
+def pack(groups: jax.Array, per_row: int) -> jax.Array:
+    """uint32[..., W] of rows given as K-bit numbers int32[..., M]."""
+    rows = WORD // per_row
+    if groups.shape[-1] % rows:
+        groups = jnp.pad(groups, [(0, 0)] * (groups.ndim - 1) + [(0, -groups.shape[-1] % rows)])
+    groups = groups.reshape(*groups.shape[:-1], -1, rows).astype(jnp.uint32)
+    return jnp.sum(groups << (per_row * jnp.arange(rows, dtype=jnp.uint32)), axis=-1, dtype=jnp.uint32)
 
 
 def unpack(words: jax.Array, log: Log) -> jax.Array:
-    """bool[..., M, K] of uint32[..., W]."""
-    bits = (words[..., None] >> jnp.arange(WORD, dtype=jnp.uint32)) & jnp.uint32(1)
-    flat = bits.reshape(*words.shape[:-1], -1)[..., : log.entries.shape[0]]
-    return flat.reshape(*words.shape[:-1], log.count.shape[0], log.per_row).astype(bool)
+    """int32[..., M]: each row's K bits of sets uint32[..., W]."""
+    per_row, num_rows = log.per_row, log.count.shape[0]
+    rows = WORD // per_row
+    groups = words[..., None] >> (per_row * jnp.arange(rows, dtype=jnp.uint32))
+    return (groups & jnp.uint32(2**per_row - 1)).astype(jnp.int32).reshape(*words.shape[:-1], -1)[..., :num_rows]
 
 
 def bit_of(place: jax.Array, num_words: int) -> jax.Array:
@@ -143,46 +145,97 @@ def union(words: jax.Array, axis: int = 0) -> jax.Array:
 
 
 @pytree
+class Facts:
+    """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap.
+
+    The columns of the log come along, one contiguous array per k.
+    """
+
+    claim: jax.Array  # int32[M]    entries that are claims, not verdicts
+    twin: jax.Array  # int32[M]    claims with a garbled twin in the next place
+    tainted: jax.Array  # int32[M]
+    untrusted: jax.Array  # int32[M]
+    value: list[jax.Array]  # int32[M] per k
+    confidence: list[jax.Array]  # int32[M] per k
+    origin: list[jax.Array]  # int32[M] per k
+    origin_slot: list[jax.Array]  # int32[M] per k
+    same: list[jax.Array]  # int32[M] per k: claims with the value of entry k
+    before: list[jax.Array]  # int32[M] per k: earlier claims with the value and the origin of entry k
+    accepts: list[jax.Array]  # int32[M] per k: verdicts that accept a claim with the value of entry k
+    rejects: list[jax.Array]  # int32[M] per k: verdicts that reject one
+
+
+def facts(log: Log) -> Facts:
+    """The facts of a log."""
+    places = range(log.per_row)
+    wanted = (VALUE, CONFIDENCE, ORIGIN, ORIGIN_SLOT, FLAGS)
+    value, confidence, origin, origin_slot, flags = once(lambda: [log.column(index) for index in wanted])
+    bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
+    any_of = lambda parts: functools.reduce(jnp.bitwise_or, parts, jnp.zeros_like(log.count))  # noqa: E731
+    is_claim = [(f & (RECORDED | VERDICT)) == RECORDED for f in flags]
+    is_verdict = [(f & VERDICT) != 0 for f in flags]
+    accepts = [(f & ACCEPT) != 0 for f in flags]
+    claim = any_of(bit(is_claim[k], k) for k in places)
+    same, before, yes, no = [], [], [], []
+    for k in places:
+        equal = any_of(bit(value[j] == value[k], j) for j in places) & claim
+        same.append(equal)
+        author = any_of(bit(origin[j] == origin[k], j) for j in range(k))
+        before.append(equal & author)
+        # A verdict's value is the place of the claim it speaks of.
+        about = [is_verdict[j] & ((equal >> value[j]) & 1 == 1) for j in places]
+        yes.append(any_of(bit(about[j] & accepts[j], j) for j in places))
+        no.append(any_of(bit(about[j] & ~accepts[j], j) for j in places))
+    flagged = lambda flag: any_of(bit((flags[k] & flag) != 0, k) for k in places)  # noqa: E731
+    return Facts(
+        claim=claim,
+        twin=flagged(HAS_TWIN),
+        tainted=flagged(TAINTED),
+        untrusted=flagged(UNTRUSTED),
+        value=value,
+        confidence=confidence,
+        origin=origin,
+        origin_slot=origin_slot,
+        same=same,
+        before=before,
+        accepts=yes,
+        rejects=no,
+    )
+
+
+@pytree
 class Masks:
-    """Facts about the log, as sets, that make selections cheap: one entry per distance d = 1 .. K-1 inside a row."""
+    """Facts as sets, for selections; one entry per distance d = 1 .. K-1 inside a row."""
 
-    claim: jax.Array  # uint32[W]     entries that are claims (not verdicts)
-    twin: jax.Array  # uint32[W]     entries with a garbled twin in the next place
-    differ: jax.Array  # uint32[K-1,W] claims here and d places on have different values
-    above: jax.Array  # uint32[K-1,W] the claim d places on is more confident
-    below: jax.Array  # uint32[K-1,W] the claim d places on is at most as confident
+    claim: jax.Array  # uint32[W]     entries that are claims
+    twin: jax.Array  # uint32[W]     claims with a garbled twin in the next place
+    differ: list[jax.Array]  # uint32[W] per d: claims here and d places on have different values
+    above: list[jax.Array]  # uint32[W] per d: the claim d places on is more confident
+    below: list[jax.Array]  # uint32[W] per d: the claim d places on is at most as confident
 
 
-def masks(log: Log) -> Masks:
+def masks(f: Facts) -> Masks:
     """The masks of a log."""
-    claim = log.flag(RECORDED) & ~log.flag(VERDICT)
-    value, confidence = log.column(VALUE), log.column(CONFIDENCE)
-    per_row = log.per_row
+    per_row, confidence = len(f.value), f.confidence
+    bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
     differ, above, below = [], [], []
     for d in range(1, per_row):
-        both = jnp.zeros_like(claim).at[:, :-d].set(claim[:, :-d] & claim[:, d:])
-        here, there = slice(None, per_row - d), slice(d, None)
-        pad = ((0, 0), (0, d))
-        differ.append(pack((both & jnp.pad(value[:, here] != value[:, there], pad)).reshape(-1)))
-        more = jnp.pad(confidence[:, there] > confidence[:, here], pad)
-        above.append(pack((both & more).reshape(-1)))
-        below.append(pack((both & ~more).reshape(-1)))
-    none = jnp.zeros((0, num_words(*claim.shape)), jnp.uint32)
-    return Masks(
-        claim=pack(claim.reshape(-1)),
-        twin=pack(log.flag(HAS_TWIN).reshape(-1)),
-        differ=jnp.stack(differ) if differ else none,
-        above=jnp.stack(above) if above else none,
-        below=jnp.stack(below) if below else none,
-    )
+        pairs = range(per_row - d)
+        both = f.claim & (f.claim >> d)
+        unequal = sum(bit(f.value[k] != f.value[k + d], k) for k in pairs)
+        more = sum(bit(confidence[k + d] > confidence[k], k) for k in pairs)
+        differ.append(pack(both & unequal, per_row))
+        above.append(pack(both & more, per_row))
+        below.append(pack(both & ~more, per_row))
+    return Masks(claim=pack(f.claim, per_row), twin=pack(f.twin, per_row), differ=differ, above=above, below=below)
 
 
 def disputed(known: jax.Array, m: Masks) -> jax.Array:
     """Subset of known claims uint32[..., W] whose row holds another known claim with a different value."""
     chosen = jnp.zeros_like(known)
-    for i in range(m.differ.shape[0]):
+    for i, differ in enumerate(m.differ):
         d = jnp.uint32(i + 1)
-        pair = known & (known >> d) & m.differ[i]
+        pair = known & (known >> d) & differ
         chosen = chosen | pair | (pair << d)
     return chosen
 
@@ -190,10 +243,10 @@ def disputed(known: jax.Array, m: Masks) -> jax.Array:
 def best(known: jax.Array, m: Masks) -> jax.Array:
     """Subset of known claims: per row the most confident one (the earliest of equals)."""
     beaten = jnp.zeros_like(known)
-    for i in range(m.above.shape[0]):
+    for i, (above, below) in enumerate(zip(m.above, m.below, strict=True)):
         d = jnp.uint32(i + 1)
         pair = known & (known >> d)
-        beaten = beaten | (pair & m.above[i]) | ((pair & m.below[i]) << d)
+        beaten = beaten | (pair & above) | ((pair & below) << d)
     return known & m.claim & ~beaten
 
 
@@ -211,8 +264,21 @@ def summarised(sent: jax.Array, m: Masks) -> jax.Array:
     return (sent & ~garbled) | (garbled << jnp.uint32(1))
 
 
-def newest(words: jax.Array, count: int) -> jax.Array:
-    """int32[..., count]: the last places of a set in log order, newest first, -1 where there are fewer."""
+def prefix_count(flags: jax.Array) -> jax.Array:
+    """int32[..., n]: how many of flags bool[..., n] are set before each place; exclusive prefix sum by bit counts."""
+    n = flags.shape[-1]
+    words = pack(flags.astype(jnp.int32), 1)
+    total, before = jnp.zeros(words.shape[:-1], jnp.int32), []
+    for i in range(words.shape[-1]):
+        before.append(total)
+        total = total + lax.population_count(words[..., i]).astype(jnp.int32)
+    lower = (jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32)) - jnp.uint32(1)
+    inside = lax.population_count(words[..., None] & lower).astype(jnp.int32)
+    return (jnp.stack(before, axis=-1)[..., None] + inside).reshape(*flags.shape[:-1], -1)[..., :n]
+
+
+def newest(words: jax.Array, count: int) -> list[jax.Array]:
+    """int32[...] `count` times: the last places of a set in log order, newest first, -1 where there are fewer."""
     found = []
     base = jnp.arange(words.shape[-1], dtype=jnp.int32) * WORD
     for _ in range(count):
@@ -220,60 +286,57 @@ def newest(words: jax.Array, count: int) -> jax.Array:
         place = jnp.max(jnp.where(words != 0, top, -1), axis=-1)
         found.append(place)
         words = words & ~bit_of(place, words.shape[-1])
-    return jnp.stack(found, axis=-1)
+    return found
 
 
 # Votes -------------------------------------------------------------------------------------------------------------
 
 
 @pytree
-class Tally:
-    """What a set of known entries says about each row, per claim place."""
+class Votes:
+    """What sets of known entries say about each row; lists run over the K places of a row."""
 
-    known: jax.Array  # bool[P,M,K]   known claims (no verdicts)
-    origins: jax.Array  # int32[P,M,K]  distinct origins among known claims with this claim's value
-    accepts: jax.Array  # int32[P,M,K]  known verdicts that accept a claim with this value
-    rejects: jax.Array  # int32[P,M,K]  known verdicts that reject one
+    known: jax.Array  # int32[P,M]  K bits: known claims
+    origins: list[jax.Array]  # int32[P,M] per k: distinct origins among known claims with this claim's value
+    accepts: list[jax.Array]  # int32[P,M] per k: known verdicts that accept a claim with this value
+    rejects: list[jax.Array]  # int32[P,M] per k: known verdicts that reject one
 
 
-def tally(log: Log, known: jax.Array) -> Tally:
+def votes(log: Log, f: Facts, known: jax.Array) -> Votes:
     """Count votes among known entries uint32[P, W]."""
-    num_rows, per_row = log.count.shape[0], log.per_row
+    places = range(log.per_row)
     held = unpack(known, log)
-    is_verdict = log.flag(VERDICT)
-    claim = held & ~is_verdict & log.flag(RECORDED)
-    verdict = held & is_verdict
-    value, origin, accept = log.column(VALUE), log.column(ORIGIN), log.flag(ACCEPT)
-    first, judged = [], []
-    for k in range(per_row):
-        repeat = jnp.zeros_like(claim[..., k])
-        for j in range(k):
-            same = (value[:, j] == value[:, k]) & (origin[:, j] == origin[:, k])
-            repeat = repeat | (claim[..., j] & same)
-        first.append(claim[..., k] & ~repeat)
-        # The value of the claim a verdict at k speaks of.
-        target = jnp.full(num_rows, -1, jnp.int32)
-        for j in range(per_row):
-            target = jnp.where((value[:, k] == j) & ~is_verdict[:, j], value[:, j], target)
-        judged.append(target)
-    origins, accepts, rejects = [], [], []
-    for k in range(per_row):
-        votes = sum((first[j] & (value[:, j] == value[:, k])).astype(jnp.int32) for j in range(per_row))
-        about = [verdict[..., j] & (judged[j] == value[:, k]) for j in range(per_row)]
-        yes = sum((about[j] & accept[:, j]).astype(jnp.int32) for j in range(per_row))
-        no = sum((about[j] & ~accept[:, j]).astype(jnp.int32) for j in range(per_row))
-        origins.append(jnp.where(claim[..., k], votes, 0))
-        accepts.append(jnp.where(claim[..., k], yes, 0))
-        rejects.append(jnp.where(claim[..., k], no, 0))
-    stack = lambda parts: jnp.stack(parts, axis=-1)  # noqa: E731
-    return Tally(known=claim, origins=stack(origins), accepts=stack(accepts), rejects=stack(rejects))
+    claims = held & f.claim
+    first = jnp.zeros_like(held)  # one claim per value and origin
+    for k in places:
+        first = first | jnp.where((claims & f.before[k]) == 0, claims & (1 << k), 0)
+    count = lax.population_count
+    return Votes(
+        known=claims,
+        origins=[count(first & f.same[k]) for k in places],
+        accepts=[count(held & f.accepts[k]) for k in places],
+        rejects=[count(held & f.rejects[k]) for k in places],
+    )
 
 
-def winner(score: jax.Array, known: jax.Array, value: jax.Array, tie: jax.Array) -> jax.Array:
-    """int32[P, M]: the k with the highest score among known claims, -1 if none is known.
+def winner(score: list[jax.Array], known: jax.Array, f: Facts, tie: jax.Array | None = None) -> jax.Array:
+    """int32[P, M]: the k with the highest score among known claims (K bits), -1 if none is known.
 
     Ties between values are broken by four bits of `tie` uint32[M] per value (the row's luck), then by lower k.
     """
-    nibble = (tie[:, None] >> (4 * value).astype(jnp.uint32)) & jnp.uint32(15)
-    key = jnp.where(known, score * 16 + nibble.astype(jnp.int32), -(2**30))
-    return jnp.where(jnp.any(known, axis=-1), jnp.argmax(key, axis=-1).astype(jnp.int32), -1)
+    best, top = jnp.full(known.shape, -(2**30), jnp.int32), jnp.full(known.shape, -1, jnp.int32)
+    for k, points in enumerate(score):
+        if tie is not None:
+            nibble = (tie >> (4 * f.value[k]).astype(jnp.uint32)) & jnp.uint32(15)
+            points = points * 16 + nibble.astype(jnp.int32)
+        wins = ((known >> k) & 1 == 1) & (points > best)
+        best, top = jnp.where(wins, points, best), jnp.where(wins, k, top)
+    return top
+
+
+def at(columns: list[jax.Array], place: jax.Array, empty: int) -> jax.Array:
+    """columns[place], elementwise: int32[P, M]; `empty` where place is -1."""
+    chosen = jnp.full(place.shape, empty, jnp.int32)
+    for k, column in enumerate(columns):
+        chosen = jnp.where(place == k, column, chosen)
+    return chosen

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddpomdp import engine as engine_
 from ddpomdp import observe as observe_
 from ddpomdp import rewards as rewards_
-from ddpomdp.claims import FLAGS, TAINTED, UNTRUSTED, pack, size
-from ddpomdp.engine import Config, Engine, Tick
+from ddpomdp.claims import TAINTED, UNTRUSTED, pack, size
+from ddpomdp.engine import Tick
 from ddpomdp.enums import Group, LifeEnd, StopReason
 from ddpomdp.harness import (
     DELEGATE,
@@ -30,6 +31,7 @@ from ddpomdp.harness import (
 from ddpomdp.luck import Purpose, draw
 from ddpomdp.params import Params
 from ddpomdp.pytree import once, rows
+from ddpomdp.rules import Config, Rules
 from ddpomdp.state import State
 from ddpomdp.task import Task
 from ddpomdp.timestep import COST_PURPOSES, Event, Observation, TimeStep
@@ -80,7 +82,9 @@ class Env:
         """Bind a task to its harness; use `ddpomdp.make`."""
         self.id, self.version = id, version
         self.harness, self.params, self.options = harness, params, dict(options)
-        self.engine = Engine(task, harness, topology, config, offered)
+        self.rules = Rules(
+            task, harness, topology, config, {name: np.asarray(v, np.int32) for name, v in offered.items()}
+        )
         self.spec = Spec(
             capacity=config.capacity,
             max_lives=dict(zip(task.roles, config.max_lives, strict=True)),
@@ -96,11 +100,11 @@ class Env:
             menu_size=harness.menu_size,
             roles=task.roles,
             tools=tuple(tool.name for tool in harness.tools),
-            self_features=observe_.self_features(self.engine),
-            claim_features=observe_.claim_features(self.engine),
-            result_features=observe_.result_features(self.engine),
+            self_features=observe_.self_features(self.rules),
+            claim_features=observe_.CLAIM_FEATURES,
+            result_features=observe_.RESULT_FEATURES,
             roster_features=observe_.ROSTER_FEATURES,
-            board_features=observe_.board_features(self.engine),
+            board_features=observe_.BOARD_FEATURES,
         )
         self._kinds, self._decisions = kind_and_decision(len(harness.tools))
 
@@ -121,7 +125,7 @@ class Env:
         """
         luck = jax.random.fold_in(key, 1) if luck is None else luck
         params = self.params if params is None else params
-        state = self.engine.reset(key, luck, params)
+        state = engine_.reset(self.rules, key, luck, params)
         return state, self._first(state, params)
 
     def step(
@@ -142,14 +146,14 @@ class Env:
         """
         params = self.params if params is None else params
         turns = self._checked(turns)
-        if self.engine.config.frozen_roles:
+        if self.rules.config.frozen_roles:
             turns = self._frozen(state, turns)
-        state_next, tick = self.engine.step(luck, state, turns, params)
+        state_next, tick = engine_.step(self.rules, luck, state, turns, params)
         return state_next, self._timestep(state_next, turns, tick, params)
 
     def observe(self, state: State) -> Observation:
         """What each agent sees: the function that fills `ts.observation`."""
-        return observe_.observe(self.engine, state, self.params)
+        return observe_.observe(self.rules, state, self.params)
 
     def legal_tokens(self, legal: Legal, turns: jax.Array, position: int) -> jax.Array:
         """bool[N, V]: tokens legal at `position` given the positions before it in turns int32[N, 1+A]."""
@@ -164,7 +168,7 @@ class Env:
 
     def worker_turns(self, ts: TimeStep) -> jax.Array:
         """int32[N, 1+A]: the task's stateless worker rule for every slot."""
-        return self.engine.task.worker_turn(self.harness, ts.legal)
+        return self.rules.task.worker_turn(self.harness, ts.legal)
 
     # Inside ------------------------------------------------------------------------------------------------------
 
@@ -182,9 +186,9 @@ class Env:
         return jnp.asarray(turns).astype(jnp.int32)
 
     def _frozen(self, state: State, turns: jax.Array) -> jax.Array:
-        rule = self.engine.task.worker_turn(self.harness, state.legal)
+        rule = self.rules.task.worker_turn(self.harness, state.legal)
         frozen = jnp.zeros(turns.shape[0], bool)
-        for role in self.engine.config.frozen_roles:
+        for role in self.rules.config.frozen_roles:
             frozen = frozen | (state.lives.role == role)
         return jnp.where((frozen & state.lives.alive)[:, None], rule, turns)
 
@@ -222,7 +226,7 @@ class Env:
             channels=channels,
         )
         return TimeStep(
-            observation=observe_.observe(self.engine, state, params),
+            observation=observe_.observe(self.rules, state, params),
             legal=state.legal,
             reward=zero,
             channels=channels,
@@ -246,14 +250,14 @@ class Env:
         shown = here | tick.born
         ends = state.ended & ~before.ended
         root = was.alive & (was.uid == 0)
-        channels = once(lambda *args: rewards_.channels(self.engine, *args), state, tick, params)
+        channels = once(lambda *args: rewards_.channels(self.rules, *args), state, tick, params)
         terminated = here & (tick.leaving | (ends & (state.stop_reason == StopReason.BUDGET)))
         terminated = terminated | (root & ends & (state.stop_reason == StopReason.STOPPED))
         truncated = here & ends & ~terminated
         root_slot = state.place_slot[0]
         root_clock, root_steps = now.clock_ms[root_slot], now.steps[root_slot]
         return TimeStep(
-            observation=once(lambda s, p: observe_.observe(self.engine, s, p), state, params),
+            observation=once(lambda s, p: observe_.observe(self.rules, s, p), state, params),
             legal=state.legal,
             reward=rewards_.weigh(channels, params.weights),
             channels=channels,
@@ -266,12 +270,12 @@ class Env:
             blocked=now.alive & now.blocked,
             last=state.ended,
             stop_reason=state.stop_reason,
-            events=self._events(state, turns, tick, here, ends, channels),
+            events=once(self._events, state, turns, tick, here, ends, channels),
             info=self._info(state, root_clock, root_steps),
         )
 
     def _events(self, state: State, turns: jax.Array, tick: Tick, here, ends, channels) -> Event:
-        engine, call, bill, before = self.engine, tick.call, tick.bill, tick.before
+        rules, call, bill, before = self.rules, tick.call, tick.bill, tick.before
         was = before.lives
         tool = jnp.where(here, call.tool, 0)
         holder = before.place_slot
@@ -281,10 +285,10 @@ class Env:
         only = lambda x: jnp.where(here, x, 0)  # noqa: E731
 
         # Whom a call addressed, by uid: the child of the named roster row.
-        to = engine.arg(call, MESSAGE, "to")
+        to = rules.arg(call, MESSAGE, "to")
         row = jnp.where(tool == MESSAGE, to - len(GROUPS), -1)
-        row = jnp.where(tool == DELEGATE, engine.arg(call, DELEGATE, "to") - 1, row)
-        row = jnp.where(tool == DESPAWN, engine.arg(call, DESPAWN, "who"), row)
+        row = jnp.where(tool == DELEGATE, rules.arg(call, DELEGATE, "to") - 1, row)
+        row = jnp.where(tool == DESPAWN, rules.arg(call, DESPAWN, "who"), row)
         row_of_place = jnp.where(holder >= 0, rows(row, holder), -1)
         named = was.alive & (was.home >= 0) & (rows(row_of_place, was.home) == was.rank)
         place = jnp.arange(holder.shape[0], dtype=jnp.int32)[:, None]
@@ -302,10 +306,9 @@ class Env:
         refused = refused + jnp.where(to_one, rows(lost, was.place), 0)
         new_flags = tick.worked.claims.flags
         made = tick.place >= 0
-        tainted_log = state.log.entries[:, FLAGS] & TAINTED
-        untrusted_log = state.log.entries[:, FLAGS] & UNTRUSTED
-        got_tainted = jnp.any(tick.received & pack(tainted_log != 0), axis=-1)
-        got_untrusted = jnp.any(tick.received & pack(untrusted_log != 0), axis=-1)
+        per_row = state.log.per_row
+        got_tainted = jnp.any((tick.received & pack(state.facts.tainted, per_row)) != 0, axis=-1)
+        got_untrusted = jnp.any((tick.received & pack(state.facts.untrusted, per_row)) != 0, axis=-1)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
         end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason)
         return Event(
@@ -341,7 +344,7 @@ class Env:
         names = [name for name in type(totals).__dataclass_fields__ if name not in ("tokens", "serial_s", "serial_ms")]
         return {
             "quality": state.quality,
-            **self.engine.task.info(state.task, state.answer),
+            **self.rules.task.info(state.task, state.answer),
             "wall_s": root_clock_ms.astype(jnp.float32) * jnp.float32(1e-3),
             "serial_s": rewards_.serial_s(state),
             "critical_steps": root_steps.astype(jnp.float32) * jnp.float32(1e-3),

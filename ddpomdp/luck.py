@@ -1,9 +1,9 @@
 """Luck: where every random number of an episode comes from.
 
 A life is named by its *lineage*, two uint32 words hashed from its parent's lineage, the parent's own turn number
-and its place in that spawn. A draw is a hash of (key, lineage, own turn number, purpose): it depends neither on who
-else lives nor on the tick in which the life gets to act. Lineages are names, not secrets; keys are never stored in a
-state or shown to a policy.
+and its place in that spawn. A draw is one hash of (turn number, purpose) under key XOR lineage: it depends neither on
+who else lives nor on the tick in which the life gets to act. Lineages are names, not secrets; keys are never stored in
+a state or shown to a policy.
 """
 
 from enum import IntEnum
@@ -25,8 +25,7 @@ class Purpose(IntEnum):
     WORK = 2  # progress of a task tool
     OUTCOME = 3  # what a task tool finds
     CLAIM = 4  # fixed luck of a claim
-    VERDICT = 5  # outcome of a check
-    ROW = 6  # luck of a task row, drawn at reset
+    ROW = 5  # a task row, drawn at reset
     POLICY = 16  # first purpose of policy noise
 
 
@@ -63,13 +62,13 @@ def threefry(k0, k1, c0, c1) -> tuple[jax.Array, jax.Array]:
 
 
 def life_key(key: jax.Array, lineage: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The two words under which all draws of a life are made; lineage uint32[..., 2]."""
+    """The two words under which all draws of a life are made: key XOR lineage, uint32[..., 2]."""
     k0, k1 = key_words(key)
-    return threefry(k0, k1, lineage[..., 0], lineage[..., 1])
+    return k0 ^ lineage[..., 0], k1 ^ lineage[..., 1]
 
 
 def draw(key: jax.Array, lineage: jax.Array, turn: jax.Array, purpose: int) -> jax.Array:
-    """Two random words of a life: threefry(threefry(key, lineage), (turn, purpose)).
+    """Two random words of a life: threefry(key XOR lineage, (turn, purpose)).
 
     Args:
       key: the episode's luck key (or a policy's key).

@@ -88,9 +88,7 @@ def post(
         uids = jnp.where(beside_here, lives.uid[None, :], FAR)
         last_end, first_uid = jnp.max(ends, axis=-1), jnp.min(uids, axis=-1)
         is_last = beside_here & (ends == last_end[:, None])
-        second_end = jnp.where(
-            jnp.sum(is_last, axis=-1) > 1, last_end, jnp.max(jnp.where(is_last, -1, ends), axis=-1)
-        )
+        second_end = jnp.where(jnp.sum(is_last, axis=-1) > 1, last_end, jnp.max(jnp.where(is_last, -1, ends), axis=-1))
         second_uid = jnp.min(jnp.where(uids == first_uid[:, None], FAR, uids), axis=-1)
         own_last = beside & (end_ms == from_home(last_end))
         side_n = jnp.where(child, from_home(side_count) - beside.astype(jnp.int32), 0)

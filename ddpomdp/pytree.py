@@ -21,15 +21,17 @@ def pytree(cls: type[T]) -> type[T]:
 
 
 def rows(x: jax.Array, index: jax.Array) -> jax.Array:
-    """x[index] for index int32[P], with -1 (nobody) reading row 0: mask the result before use."""
+    """x[index], with -1 (nobody) reading row 0: mask the result before use. A single row is broadcast, not gathered."""
+    if x.shape[0] == 1:
+        return jnp.broadcast_to(x[0], (*index.shape, *x.shape[1:]))
     return x[jnp.maximum(index, 0)]
 
 
 def once(fn: Callable[..., T], *args: Any) -> T:
     """fn(*args), computed once: the results are buffers, not formulas for the compiler to repeat.
 
-    XLA:CPU re-derives shared intermediates inside the fusion of each of their consumers, which made a step several
-    times slower and its compilation explode. The only fence it respects is a loop whose trip count it cannot know
+    XLA:CPU re-derives shared intermediates inside the fusion of each of their consumers, which makes a step several
+    times slower and its compilation explode. The fence it respects is a loop whose trip count it cannot know
     (`optimization_barrier` alone is dropped before fusion). Results that are arguments pass by. Elsewhere a barrier
     is enough. See docs/performance.md.
     """
@@ -40,7 +42,8 @@ def once(fn: Callable[..., T], *args: Any) -> T:
     run = jaxpr_as_fun(closed)
     made = lambda: [x for x, old in zip(run(*flat), passing, strict=True) if old is None]  # noqa: E731
     if jax.default_backend() == "cpu":
-        empty = [jnp.zeros(a.shape, a.dtype) for a, old in zip(closed.out_avals, passing, strict=True) if old is None]
+        shapes = [a for a, old in zip(closed.out_avals, passing, strict=True) if old is None]
+        empty = [jnp.zeros(a.shape, a.dtype) for a in shapes]
         start = lax.optimization_barrier(jnp.int32(0))
         new = lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, made()), (start, empty))[1]
     else:

@@ -6,8 +6,10 @@ Survey codes (R1 .. R8) and sources stand in docs/rewards.md.
 import jax
 import jax.numpy as jnp
 
-from ddpomdp.engine import Engine, Tick
+from ddpomdp.claims import unpack
+from ddpomdp.engine import Tick
 from ddpomdp.params import Params
+from ddpomdp.rules import Rules
 from ddpomdp.state import State
 from ddpomdp.timestep import CHANNELS
 
@@ -24,7 +26,7 @@ def serial_s(state: State) -> jax.Array:
     return state.totals.serial_s.astype(jnp.float32) + state.totals.serial_ms.astype(jnp.float32) * jnp.float32(1e-3)
 
 
-def orchestration(engine: Engine, state: State, root_clock_ms: jax.Array, root: jax.Array) -> dict[str, jax.Array]:
+def orchestration(rules: Rules, state: State, root_clock_ms: jax.Array, root: jax.Array) -> dict[str, jax.Array]:
     """The five orchestration channels, f32[] each, with n lives born below the root (n = 0 gives 0 throughout).
 
     parallel    = min(n, 10) / 10                          more agents, whatever they do (PARL instantiation; form ours)
@@ -40,7 +42,7 @@ def orchestration(engine: Engine, state: State, root_clock_ms: jax.Array, root: 
     ratio = wall_s(state, root_clock_ms) / jnp.maximum(serial, 1e-3)
     once = jnp.mean((state.assigned == 1).astype(jnp.float32))
     told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
-    best = engine.task.best_quality(state.task, state.log, told)
+    best = rules.task.best_quality(state.task, state.facts, unpack(told, state.log))
     values = {
         "orchestration_parallel": jnp.minimum(n, PARALLEL_FULL) / PARALLEL_FULL,
         "orchestration_finish": per_life,
@@ -51,7 +53,7 @@ def orchestration(engine: Engine, state: State, root_clock_ms: jax.Array, root: 
     return {name: jnp.where(some, value, 0.0) for name, value in values.items()}
 
 
-def channels(engine: Engine, state: State, tick: Tick, params: Params) -> dict[str, jax.Array]:
+def channels(rules: Rules, state: State, tick: Tick, params: Params) -> dict[str, jax.Array]:
     """f32[N] per channel for this tick.
 
     team        quality - price_token * tokens - price_second * wall-clock, at the end, the same for every living life
@@ -74,7 +76,7 @@ def channels(engine: Engine, state: State, tick: Tick, params: Params) -> dict[s
     values["team"] = jnp.where(here & ends, team, zero)
     values["individual"] = jnp.where(here, tick.gain, zero)
     values["tool"] = jnp.where(here, 0.01 * (tick.worked.useful - illegal.astype(jnp.float32)), zero)
-    for name, value in orchestration(engine, state, root_clock, root).items():
+    for name, value in orchestration(rules, state, root_clock, root).items():
         values[name] = jnp.where(root & ends, value, zero)
     return values
 
@@ -82,5 +84,3 @@ def channels(engine: Engine, state: State, tick: Tick, params: Params) -> dict[s
 def weigh(values: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:
     """f32[N]: sum over channels of weight x value."""
     return sum((weights[name] * values[name] for name in CHANNELS), start=jnp.zeros_like(values["team"]))
-
-

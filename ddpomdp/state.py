@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ddpomdp.claims import Log
+from ddpomdp.claims import Facts, Log, Masks
 from ddpomdp.harness import Legal
 from ddpomdp.pytree import pytree
 
@@ -76,6 +76,19 @@ class Mail:
 
 
 @pytree
+class Board:
+    """The task's rows as each parent knows them: its votes. Axes P parent place, M row."""
+
+    values: jax.Array  # int32[P,M]  different values known
+    top_value: jax.Array  # int32[P,M]  value with most origins, -1 none
+    top_origins: jax.Array  # int32[P,M]
+    second_origins: jax.Array  # int32[P,M]  of the best other value
+    confidence: jax.Array  # int32[P,M]  of a claim with the top value, in 2**-16
+    accepts: jax.Array  # int32[P,M]  verdicts on the top value
+    rejects: jax.Array  # int32[P,M]
+
+
+@pytree
 class Totals:
     """Counters of an episode; times and tokens are exact integers."""
 
@@ -110,6 +123,10 @@ class State:
     lives: Lives
     mail: Mail
     log: Log
+    facts: Facts  # of the log
+    masks: Masks  # of the log
+    board: Board
+    roster_slot: jax.Array  # int32[P,R]  slot of each roster row, -1 empty
     legal: Legal  # of the next turns
     place_slot: jax.Array  # int32[P]    slot of the parent in each place, -1 free
     queue: jax.Array  # int32[Q]    rows to work on, M of them at first

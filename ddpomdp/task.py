@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import jax
 
-from ddpomdp.claims import Log, NewClaims
+from ddpomdp.claims import Facts, Log, NewClaims, Votes
 from ddpomdp.harness import Harness, Legal, Tool
 from ddpomdp.pytree import pytree
 
@@ -87,11 +87,11 @@ class Task(Protocol):
         ...
 
     def aggregate(
-        self, facts: Any, log: Log, known: jax.Array, rule: jax.Array, params: Any
+        self, facts: Any, log_facts: Facts, votes: Votes, rule: jax.Array, params: Any
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Merge known entries uint32[P, W] by rule int32[P].
+        """Merge what each parent knows by rule int32[P].
 
-        Returns (answer int32[P, M] sets of values, winner int32[P, M] place k or -1, keep bool[P, M, K] entries a
+        Returns (answer int32[P, M] sets of values, winner int32[P, M] place k or -1, keep int32[P, M] K bits: claims a
         sub-lead keeps).
         """
         ...
@@ -104,8 +104,8 @@ class Task(Protocol):
         """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
         ...
 
-    def best_quality(self, facts: Any, log: Log, told: jax.Array) -> jax.Array:
-        """f32[]: quality of the best value per row among entries uint32[W]."""
+    def best_quality(self, facts: Any, log_facts: Facts, told: jax.Array) -> jax.Array:
+        """f32[]: quality of the best value per row among entries int32[M] (K bits)."""
         ...
 
     def observe(self, life: Any, params: Any) -> list[jax.Array]:

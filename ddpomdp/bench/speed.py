@@ -48,7 +48,7 @@ def measure(name: str, calls: int = CALLS) -> dict[str, Any]:
 
     import ddpomdp
     from ddpomdp import wrappers
-    from ddpomdp.rollout import renewed
+    from ddpomdp.rollouts import renewed
 
     case = CASES[name]
     env = ddpomdp.make("Search-v0", preset=case.preset)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpomdp import claims as claims_
 from ddpomdp import luck as luck_
-from ddpomdp.claims import Log, NewClaims
+from ddpomdp.claims import Facts, Log, NewClaims, Votes
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
@@ -186,18 +186,17 @@ class Search:
         lineage = jnp.asarray(luck_.TASK_LINEAGE, jnp.uint32)
         w0, w1 = luck_.threefry(*luck_.life_key(key, lineage), row, jnp.uint32(Purpose.ROW))
         l0, l1 = luck_.threefry(*luck_.life_key(luck, lineage), row, jnp.uint32(Purpose.ROW))
-        share = lambda word, shift, bits: _field(word, shift, bits).astype(jnp.float32) * jnp.float32(2.0**-bits)  # noqa: E731
         truth = _field(w1, 0, 3)
         return Rows(
             truth=truth,
             modal=_field(w1, 3, 14) % 7,
             poison=(truth + 1 + _field(w1, 17, 15) % 7) % NUM_VALUES,
-            hard=share(w0, 20, 12) < params.hard,
-            answerable=share(w0, 10, 10) >= params.unanswerable,
-            poisoned=share(w0, 0, 10) < params.poison,
+            hard=_share(w0, 20, 12) < params.hard,
+            answerable=_share(w0, 10, 10) >= params.unanswerable,
+            poisoned=_share(w0, 0, 10) < params.poison,
             tie=l0,
-            common=share(l1, 16, 16),
-            reject=share(l1, 0, 16),
+            common=_share(l1, 16, 16),
+            reject=_share(l1, 0, 16),
         )
 
     def life(self, num_slots: int) -> Searcher:
@@ -210,7 +209,7 @@ class Search:
     ) -> tuple[jax.Array, jax.Array]:
         """Whether a brief is understood, and whether its reader works on a sibling's window."""
         understood = luck_.unit(words[0]) < params.understood[level]
-        copies = _field(words[1], 0, 16).astype(jnp.float32) * jnp.float32(2.0**-16) < params.copies[level]
+        copies = _share(words[1], 0, 16) < params.copies[level]
         return understood, copies
 
     def handed(self, life: Searcher, handed: jax.Array, understood: jax.Array) -> Searcher:
@@ -253,12 +252,12 @@ class Search:
         load = jnp.sum(searching | checking).astype(jnp.float32)
         draw = lambda purpose: luck_.threefry(*working.life_keys, working.turn, jnp.uint32(purpose))  # noqa: E731
         work, outcome, claim = draw(Purpose.WORK), draw(Purpose.OUTCOME), draw(Purpose.CLAIM)
-        fault = luck_.unit(work[0]) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
+        fault = _share(work[0], 0, 16) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
         used = life.turns + (searching | checking)
         row = working.row
 
         # Search: a row takes some turns; then one uniform decides what is found.
-        left = jnp.where(life.left > 0, life.left, params.length[_field(work[1], 0, 10)])
+        left = jnp.where(life.left > 0, life.left, params.length[_field(work[0], 16, 10)])
         left = left - jnp.where(fault, 0, 1)
         finishes = searching & (left == 0)
         q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
@@ -266,22 +265,22 @@ class Search:
         q = q * jnp.where(life.understood, 1.0, params.lost_factor)
         q = jnp.where(facts.answerable[row], q, 0.0)
         wrong_rate = params.wrong_rate[life.understood.astype(jnp.int32)]
-        common = _field(work[1], 10, 16).astype(jnp.float32) * jnp.float32(2.0**-16) < params.correlation
-        u = jnp.where(common, facts.common[row], luck_.unit(outcome[0]))
+        common = _share(work[1], 0, 8) < params.correlation
+        u = jnp.where(common, facts.common[row], luck_.unit(work[1]))
         right = u < q
         found = u < q + (1.0 - q) * wrong_rate
-        is_modal = _field(outcome[1], 0, 12).astype(jnp.float32) * jnp.float32(2.0**-12) < params.modal
-        other = (facts.modal[row] + 1 + _field(outcome[1], 12, 10) % 6) % 7
+        is_modal = _share(outcome[0], 0, 10) < params.modal
+        other = (facts.modal[row] + 1 + _field(outcome[0], 10, 12) % 6) % 7
         offset = jnp.where(is_modal, facts.modal[row], other)
         truth = facts.truth[row]
         value = jnp.where(right, truth, (truth + 1 + offset) % NUM_VALUES)
-        hit = _field(outcome[1], 22, 10).astype(jnp.float32) * jnp.float32(2.0**-10) < params.poison_hit
+        hit = _share(outcome[0], 22, 10) < params.poison_hit
         poisoned = facts.poisoned[row] & hit
         value = jnp.where(poisoned, facts.poison[row], value)
         looks_right = right | poisoned
-        confidence = params.confidence[looks_right.astype(jnp.int32), _field(claim[0], 0, 10)]
-        garbled = _field(claim[0], 10, 12).astype(jnp.float32) * jnp.float32(2.0**-12) < params.garble
-        twin_value = _other_wrong(value, truth, _field(claim[0], 22, 10))
+        confidence = params.confidence[looks_right.astype(jnp.int32), _field(outcome[1], 0, 10)]
+        garbled = _share(claim[0], 0, 12) < params.garble
+        twin_value = _other_wrong(value, truth, _field(claim[0], 12, 16))
         makes = finishes & found
 
         # Check: one verdict per checker and claim.
@@ -299,11 +298,10 @@ class Search:
         entry = log.entries[jnp.maximum(target, 0)]
         is_right = (entry[:, claims_.VALUE] == facts.truth[target_row]) & facts.answerable[target_row]
         is_right = is_right & ((entry[:, claims_.FLAGS] & claims_.TAINTED) == 0)
-        w0, w1 = draw(Purpose.VERDICT)
         accepted = jnp.where(
             is_right,
-            luck_.unit(w0) < params.check_accept[facts.hard[target_row].astype(jnp.int32)],
-            luck_.unit(w0) >= params.check_reject,
+            luck_.unit(work[1]) < params.check_accept[facts.hard[target_row].astype(jnp.int32)],
+            luck_.unit(work[1]) >= params.check_reject,
         )
         repeat = jnp.zeros_like(accepted)
         for k in range(per_row):
@@ -339,7 +337,7 @@ class Search:
                 row=jnp.where(judges, target_row, row),
                 value=jnp.where(judges, target_k, value),
                 confidence=jnp.where(judges, 2**15, confidence),
-                luck=jnp.where(judges, w1, claim[1]),
+                luck=claim[1],
                 flags=flags,
                 twin=makes & garbled,
                 twin_value=twin_value,
@@ -353,33 +351,32 @@ class Search:
     # Answers -----------------------------------------------------------------------------------------------------
 
     def aggregate(
-        self, facts: Rows, log: Log, known: jax.Array, rule: jax.Array, params: SearchParams
+        self, facts: Rows, log_facts: Facts, votes: Votes, rule: jax.Array, params: SearchParams
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Merge rows by one of `RULES`; see the card for what each does."""
-        votes = claims_.tally(log, known)
-        value = log.column(claims_.VALUE)
-        net = votes.accepts - votes.rejects
-        place = jnp.arange(self.per_row, dtype=jnp.int32)
-        is_rule = lambda name: (rule == RULES.index(name))[:, None, None]  # noqa: E731
-        score = jnp.where(is_rule("verdict"), votes.origins + net, votes.origins)
-        score = jnp.where(is_rule("best"), net * 64 + votes.origins, score)
-        score = jnp.where(is_rule("last"), place, score)
-        winner = claims_.winner(score, votes.known, value, facts.tie)
-        won = jnp.take_along_axis(
-            jnp.broadcast_to(value, votes.known.shape), jnp.maximum(winner, 0)[..., None], axis=-1
-        )[..., 0]
-        is_right = votes.known & (value == facts.truth[:, None]) & facts.answerable[:, None]
-        all_wrong = (winner >= 0) & ~jnp.any(is_right, axis=-1)
-        votes_rule = (rule != RULES.index("last")) & (rule != RULES.index("union"))
-        rejected = all_wrong & votes_rule[:, None] & (facts.reject < params.reject_wrong)
-        every = jnp.zeros(votes.known.shape[:-1], jnp.int32)
+        is_rule = lambda name: (rule == RULES.index(name))[:, None]  # noqa: E731
+        verdict, best, last, union = (is_rule(name) for name in ("verdict", "best", "last", "union"))
+        score = []
         for k in range(self.per_row):
-            every = every | jnp.where(votes.known[..., k], 1 << value[:, k], 0)
-        one = jnp.where((winner >= 0) & ~rejected, 1 << won, 0)
-        union = (rule == RULES.index("union"))[:, None]
-        answer = jnp.where(union, every, one)
-        same = (value == won[..., None]) | log.flag(claims_.VERDICT)
-        keep = (same & ((winner >= 0) & ~rejected)[..., None]) | union[..., None]
+            net, origins = votes.accepts[k] - votes.rejects[k], votes.origins[k]
+            points = jnp.where(verdict, origins + net, origins)
+            points = jnp.where(best, net * 64 + origins, points)
+            score.append(jnp.where(last, k, points))
+        winner = claims_.winner(score, votes.known, log_facts, facts.tie)
+        won = claims_.at(log_facts.value, winner, -1)
+        right = jnp.zeros_like(winner)
+        every, same = jnp.zeros_like(winner), jnp.zeros_like(winner)
+        for k in range(self.per_row):
+            held = (votes.known >> k) & 1
+            value = log_facts.value[k]
+            right = right | (held * (value == facts.truth))
+            every = every | jnp.where(held == 1, 1 << value, 0)
+            same = same | jnp.where(value == won, held << k, 0)
+        all_wrong = (winner >= 0) & ~((right == 1) & facts.answerable)
+        rejected = all_wrong & ~last & ~union & (facts.reject < params.reject_wrong)
+        stands = (winner >= 0) & ~rejected
+        answer = jnp.where(union, every, jnp.where(stands, 1 << jnp.maximum(won, 0), 0))
+        keep = jnp.where(union, votes.known, jnp.where(stands, same, 0))
         return answer, jnp.where(rejected, -1, winner), keep
 
     def quality(self, facts: Rows, answer: jax.Array) -> jax.Array:
@@ -396,11 +393,13 @@ class Search:
         after = _f1(right, reported, jnp.sum(facts.answerable))
         return after - jnp.concatenate([self.quality(facts, old)[None], after[:-1]])
 
-    def best_quality(self, facts: Rows, log: Log, told: jax.Array) -> jax.Array:
-        """item-F1 of reporting exactly the rows whose right value is among `told` uint32[W]."""
-        claim = claims_.unpack(told, log) & ~log.flag(claims_.VERDICT)
-        right = jnp.any(claim & (log.column(claims_.VALUE) == facts.truth[:, None]), axis=-1) & facts.answerable
-        total = jnp.sum(right)
+    def best_quality(self, facts: Rows, log_facts: Facts, told: jax.Array) -> jax.Array:
+        """item-F1 of reporting exactly the rows whose right value is among claims int32[M] (K bits)."""
+        told = told & log_facts.claim
+        right = jnp.zeros_like(told)
+        for k in range(self.per_row):
+            right = right | (((told >> k) & 1) * (log_facts.value[k] == facts.truth))
+        total = jnp.sum(right * facts.answerable)
         return _f1(total, total, jnp.sum(facts.answerable))
 
     def info(self, facts: Rows, answer: jax.Array) -> dict[str, jax.Array]:
@@ -440,6 +439,11 @@ class Search:
 def _field(word: jax.Array, shift: int, bits: int) -> jax.Array:
     """int32 of `bits` bits of a word, from bit `shift`."""
     return ((word >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
+
+
+def _share(word: jax.Array, shift: int, bits: int) -> jax.Array:
+    """f32 in [0, 1) from `bits` bits of a word, from bit `shift`; exact."""
+    return _field(word, shift, bits).astype(jnp.float32) * jnp.float32(2.0**-bits)
 
 
 def _other_wrong(value: jax.Array, truth: jax.Array, word: jax.Array) -> jax.Array:

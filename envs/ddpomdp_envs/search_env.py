@@ -4,12 +4,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ddpomdp.engine import Config
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SPAWN, Harness, core_tools
 from ddpomdp.options import choose, number, resolve, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
+from ddpomdp.rules import Config
 from ddpomdp.topology import topology
 from ddpomdp_envs.search import MODELS, RULES, Search, search_params
 
@@ -52,29 +52,16 @@ _LONG = {
     "delegate_briefs": BRIEFS,
     "roster": 16,
 }
+_LARGE = {**_LONG, "claims_per_row": 2}
 _CLEAN = {"poison": 0.0, "unanswerable": 0.0}
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"capacity": 4, "num_subtasks": 6, "claims_per_row": 2, "roster": 4, "max_ticks": 32, **_CLEAN}
     | {"counts": (1, 2, 3), "chunks": (2, EVEN)},
     "small": {},
     "calibration": {**_LONG, **_CLEAN, "capacity": 64, "max_ticks": 320},
-    "k2.5": {
-        **_LONG,
-        "capacity": 101,
-        "num_subtasks": 128,
-        "claims_per_row": 2,
-        "max_ticks": 1_500,
-        "max_turns": 1_500,
-    },
-    "k2.6": {
-        **_LONG,
-        "capacity": 301,
-        "num_subtasks": 512,
-        "claims_per_row": 2,
-        "max_ticks": 4_000,
-        "max_turns": 4_000,
-    },
-    "stress": {**_LONG, **_CLEAN, "capacity": 300, "num_subtasks": 512, "claims_per_row": 2, "max_ticks": 4_000},
+    "k2.5": {**_LARGE, "capacity": 101, "num_subtasks": 128, "max_ticks": 1_500, "max_turns": 1_500},
+    "k2.6": {**_LARGE, "capacity": 301, "num_subtasks": 512, "max_ticks": 4_000, "max_turns": 4_000},
+    "stress": {**_LARGE, **_CLEAN, "capacity": 300, "num_subtasks": 512, "max_ticks": 4_000},
 }
 
 

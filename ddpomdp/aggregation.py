@@ -1,0 +1,144 @@
+"""Aggregation: what parents read, what survives their attention, and what they decide.
+
+Axis letters: N slot, P parent place, M row, W words of a claim set.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ddpomdp import claims
+from ddpomdp.claims import Facts, Votes
+from ddpomdp.clocks import FAR
+from ddpomdp.harness import AGGREGATE, DETAILS
+from ddpomdp.params import Params
+from ddpomdp.pytree import once, pytree, replace, rows
+from ddpomdp.rules import Rules
+from ddpomdp.state import Board, State
+from ddpomdp.turns import Call
+
+
+@pytree
+class Read:
+    """What aggregating parents read. Axes P parent place, N slot, W words."""
+
+    reads: jax.Array  # bool[P]
+    read: jax.Array  # bool[N]     children read
+    heard: jax.Array  # uint32[P,W] claims in what was read
+    kept: jax.Array  # uint32[P,W] claims newly known
+    load: jax.Array  # f32[P]
+    num_rows: jax.Array  # int32[N]    rows with a known claim
+    spent: jax.Array  # int32[N]    tokens its children report
+    steps: jax.Array  # int32[N]    their critical steps
+    refused: jax.Array  # bool[N]     aggregation without a parent place
+
+
+def read(state: State, call: Call, params: Params) -> Read:
+    """What aggregating parents read: returns that have arrived by their clock, as far as attention reaches."""
+    lives, holder, masks = state.lives, state.place_slot, state.masks
+    at = lambda x: rows(x, holder)  # noqa: E731
+    reads = (holder >= 0) & (at(call.tool) == AGGREGATE)
+    place = jnp.arange(holder.shape[0], dtype=jnp.int32)[:, None]
+    unread = lives.alive & lives.returned & lives.unread
+    read = unread[None, :] & (lives.home[None, :] == place) & reads[:, None]
+    read = read & (lives.arrival_ms[None, :] <= at(lives.clock_ms)[:, None])  # [P, N]
+    offers = claims.select(lives.known, lives.fresh, lives.offer[:, 0], masks)
+    summary = lives.offer[:, 1] == DETAILS.index("summary")
+    offers = jnp.where(summary[:, None], claims.summarised(offers, masks), offers)
+    heard = claims.union(jnp.where(read[:, :, None], offers[None], jnp.uint32(0)), axis=1)
+    reading = params.reading
+    weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
+    load = at(lives.load) + jnp.sum(jnp.where(read, weight[None, :], 0.0), axis=-1)
+    known = at(lives.known)
+    kept = heard & ~known & survivors(state, load, params)
+    some = claims.unpack((known | kept) & masks.claim, state.log) != 0
+    own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
+    return Read(
+        reads=reads,
+        read=jnp.any(read, axis=0),
+        heard=heard,
+        kept=jnp.where(reads[:, None], kept, jnp.uint32(0)),
+        load=jnp.where(reads, load, at(lives.load)),
+        num_rows=own(jnp.sum(some, axis=-1, dtype=jnp.int32)),
+        spent=own(jnp.sum(jnp.where(read, lives.unreported[None, :], 0), axis=-1, dtype=jnp.int32)),
+        steps=own(jnp.max(jnp.where(read, lives.steps[None, :], 0), axis=-1)),
+        refused=(call.tool == AGGREGATE) & (lives.place < 0),
+    )
+
+
+def survivors(state: State, load: jax.Array, params: Params) -> jax.Array:
+    """uint32[P, W]: entries whose fixed luck survives a reading load f32[P]."""
+    share = params.reading.capacity / jnp.maximum(load, params.reading.capacity)
+    luck = state.log.entries[:, claims.LUCK].astype(jnp.float32) * jnp.float32(2.0**-16)
+    kept = (luck[None, :] < share[:, None]).reshape(load.shape[0], -1, state.log.per_row)
+    bits = jnp.sum(kept << jnp.arange(state.log.per_row, dtype=jnp.int32), axis=-1, dtype=jnp.int32)
+    return claims.pack(bits, state.log.per_row)
+
+
+def settle(
+    rules: Rules, before: State, state: State, call: Call, reading: Read, params: Params
+) -> tuple[State, jax.Array]:
+    """Parents who read decide by their rule; the root's decision is the answer. Boards are brought up to date.
+
+    A sub-lead keeps the claims of the winning values only. Returns each slot's marginal gain in quality f32[N].
+    """
+    lives, log = state.lives, state.log
+    facts = once(claims.facts, log)
+    holder = state.place_slot
+    votes = once(claims.votes, log, facts, rows(lives.known, holder))
+    rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
+    answers, winners, keep = rules.task.aggregate(state.task, facts, votes, rule, params.task)
+    reads = reading.reads[0]  # the root holds place 0
+    answer = jnp.where(reads, answers[0], state.answer)
+    won = jnp.where(reads, winners[0], -1)
+    origin = jnp.stack([claims.at(facts.origin, won, -1), claims.at(facts.origin_slot, won, -1)], axis=-1)
+    origin = jnp.where(reads, origin, state.answer_origin)
+    gains = jnp.where(reads, rules.task.gains(state.task, state.answer, answer), 0.0)
+    author = jnp.where(origin[:, :1] >= 0, origin, state.answer_origin)  # of a retracted row: its former author
+    uid, slot = author[:, 0], author[:, 1]
+    here = (uid >= 0) & (before.lives.uid[jnp.maximum(slot, 0)] == uid)
+    gain = jnp.zeros(lives.uid.shape, jnp.float32).at[jnp.where(here, slot, FAR)].add(gains, mode="drop")
+    late = state.late.at[jnp.where((uid >= 0) & ~here, uid, FAR)].add(gains, mode="drop")
+    board = tally(facts, votes)
+    if holder.shape[0] > 1:
+        prunes = reading.reads & (jnp.arange(holder.shape[0]) > 0)
+        own = lambda x: rows(x, lives.place)  # noqa: E731
+        verdicts = claims.pack(~facts.claim & (2**log.per_row - 1), log.per_row)
+        stays = claims.pack(keep, log.per_row) | verdicts
+        drops = (lives.place >= 0) & own(prunes)
+        known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
+        lives = replace(lives, known=known)
+        board = tally(facts, claims.votes(log, facts, rows(known, holder)))
+    board = jax.tree.map(lambda new, old: jnp.where(before.ended, old, new), board, state.board)
+    return replace(
+        state,
+        lives=lives,
+        facts=facts,
+        masks=claims.masks(facts),
+        board=board,
+        answer=answer,
+        answer_origin=origin,
+        quality=jnp.where(reads, rules.task.quality(state.task, answer), state.quality),
+        late=late,
+        told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),
+    ), gain
+
+
+def tally(facts: Facts, votes: Votes) -> Board:
+    """A parent's board from its votes."""
+    places = range(len(facts.value))
+    top = claims.winner(votes.origins, votes.known, facts)
+    value = claims.at(facts.value, top, -1)
+    every, second = jnp.zeros_like(top), jnp.zeros_like(top)
+    for k in places:
+        held = (votes.known >> k) & 1 == 1
+        every = every | jnp.where(held, 1 << facts.value[k], 0)
+        second = jnp.maximum(second, jnp.where(held & (facts.value[k] != value), votes.origins[k], 0))
+    return Board(
+        values=jax.lax.population_count(every),
+        top_value=value,
+        top_origins=claims.at(votes.origins, top, 0),
+        second_origins=second,
+        confidence=claims.at(facts.confidence, top, 0),
+        accepts=claims.at(votes.accepts, top, 0),
+        rejects=claims.at(votes.rejects, top, 0),
+    )

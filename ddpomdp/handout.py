@@ -1,0 +1,260 @@
+"""Handing out work: windows into the task's queue of rows, served as far as slots, lives and the queue allow.
+
+The task's rows form a queue; each life owns a window of it; children get consecutive chunks from the cursor of their
+parent's window, at any depth. Axis letters: N slot, P parent place, M row, Q queue place.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ddpomdp import claims
+from ddpomdp import luck as luck_
+from ddpomdp.clocks import FAR
+from ddpomdp.harness import DELEGATE, SELECTORS, SPAWN, WAIT
+from ddpomdp.luck import Purpose
+from ddpomdp.params import Params
+from ddpomdp.pytree import pytree, replace, rows
+from ddpomdp.rules import Rules, per_parent
+from ddpomdp.state import Lives, State
+from ddpomdp.turns import Call
+
+NEXT, MISSING, CONFLICTING, AGAIN = range(len(SELECTORS))
+
+
+@pytree
+class Grants:
+    """What parents get of what they asked for. Axes P parent place, N slot."""
+
+    holder: jax.Array  # int32[P]    slot, -1 none
+    spawns: jax.Array  # bool[P]
+    asked: jax.Array  # int32[P]    births asked for
+    born: jax.Array  # int32[P]    births granted
+    role: jax.Array  # int32[P]    role of the newborns
+    first_uid: jax.Array  # int32[P]
+    first_free: jax.Array  # int32[P]    rank of the first free slot used
+    delegates: jax.Array  # bool[P]
+    seat: jax.Array  # int32[N]    own parent place while requests are served, -1 none
+    target: jax.Array  # bool[N]     child that is handed work
+    ordinal: jax.Array  # int32[N]    its place among the children handed work
+    handed: jax.Array  # int32[P]    children handed work by delegation
+    base: jax.Array  # int32[P]    first queue place handed out (selector `again`: offset in the window)
+    limit: jax.Array  # int32[P]    end of what can be handed out
+    chunk: jax.Array  # int32[P]    rows per child
+    again: jax.Array  # bool[P]     windows wrap around inside the parent's window
+    listed: jax.Array  # bool[P]     rows were picked and appended to the queue
+    picked: jax.Array  # bool[P,M]   the rows appended
+    to_workers: jax.Array  # bool[P]     work goes to lives that do not hand it on
+    brief: jax.Array  # int32[P]
+    appended: jax.Array  # int32[P]    rows appended to the queue
+    refused_rows: jax.Array  # int32[P]
+    empty: jax.Array  # bool[P]     an empty selection
+
+
+def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array) -> tuple[State, Grants]:
+    """Serve this tick's spawns and delegations as far as slots, lives, places and the queue allow."""
+    lives = state.lives
+    holder = state.place_slot
+    held = holder >= 0
+    tool = jnp.where(held & ~rows(leaving, holder), rows(call.tool, holder), WAIT)
+    at = lambda x: rows(x, holder)  # noqa: E731
+    spawns, delegates = tool == SPAWN, tool == DELEGATE
+
+    # Whom a delegation reaches.
+    to = at(rules.arg(call, DELEGATE, "to"))
+    mine = lives.alive & (lives.home >= 0)
+    to_n, delegates_n = rows(to, lives.home), rows(delegates, lives.home)
+    idle = lives.returned & ~lives.unread
+    target = mine & delegates_n & idle & ((to_n == 0) | (lives.rank == to_n - 1)) & ~leaving
+    ordinal = jnp.where(to_n == 0, lives.rank, 0)
+    handed = per_parent(target, lives.home, holder)
+
+    number = lambda tool, name: rules.number(call, holder, tool, name)  # noqa: E731
+    asked = jnp.where(spawns, number(SPAWN, "count"), 0)
+    role = number(SPAWN, "role")
+    selector = jnp.where(delegates, at(rules.arg(call, DELEGATE, "rows")), NEXT)
+    chunk = jnp.where(spawns, number(SPAWN, "chunk"), number(DELEGATE, "chunk"))
+    brief = jnp.where(spawns, number(SPAWN, "brief"), number(DELEGATE, "brief"))
+    workers = jnp.where(spawns, asked, handed)
+
+    # What can be handed out.
+    start, end, cursor = at(lives.start), at(lives.end), at(lives.cursor)
+    span = end - start
+    selection = selected(rules, state, holder, selector)  # bool[P, M]
+    position = claims.prefix_count(selection)
+    available = jnp.where(selector == AGAIN, span, jnp.maximum(end - cursor, 0))
+    listed = (selector == MISSING) | (selector == CONFLICTING)
+    available = jnp.where(listed, jnp.sum(selection, axis=-1, dtype=jnp.int32), available)
+    chunk = jnp.where(chunk < 0, (available + workers - 1) // jnp.maximum(workers, 1), chunk)
+    wanted_rows = jnp.minimum(available, chunk * workers)
+
+    # Serve in order: births from free slots and lives, appended rows from the queue's rest.
+    free = jnp.sum(~lives.alive, dtype=jnp.int32)
+    lives_left = jnp.asarray(rules.config.max_lives, jnp.int32) - state.born
+    room = jnp.int32(state.queue.shape[0]) - state.queue_len
+    num_places = holder.shape[0]
+    born = jnp.zeros(num_places, jnp.int32)
+    first_free, base_list, appended = born, born, born
+    queue, queue_len, births = state.queue, state.queue_len, jnp.int32(0)
+    in_turn = jnp.argsort(jnp.where(held, at(order), FAR)) if num_places > 1 else jnp.zeros(1, jnp.int32)
+    for i in range(num_places):
+        j = in_turn[i]
+        here = jnp.arange(num_places) == j
+        got = jnp.where(spawns[j], jnp.minimum(jnp.minimum(asked[j], free), lives_left[role[j]]), 0)
+        born = jnp.where(here, got, born)
+        first_free = jnp.where(here, births, first_free)
+        births, free = births + got, free - got
+        lives_left = lives_left.at[role[j]].add(-got)
+        add = jnp.where(delegates[j] & listed[j], jnp.minimum(wanted_rows[j], room), 0)
+        base_list = jnp.where(here, queue_len, base_list)
+        appended = jnp.where(here, add, appended)
+        queue = jax.lax.cond(add > 0, _append, lambda q, *_: q, queue, queue_len, selection[j], position[j], add)
+        queue_len, room = queue_len + add, room - add
+    base = jnp.where(listed, base_list, cursor)
+    limit = jnp.where(listed, base_list + appended, end)
+    again = delegates & (selector == AGAIN)
+    base = jnp.where(again, at(lives.again) + chunk, base)  # one chunk on: another child's rows
+    hands = (spawns & (born > 0)) | (delegates & (handed > 0))
+    return replace(state, queue=queue, queue_len=queue_len), Grants(
+        holder=holder,
+        spawns=spawns,
+        asked=asked,
+        born=born,
+        role=role,
+        first_uid=state.next_uid + first_free,
+        first_free=first_free,
+        delegates=delegates,
+        seat=lives.place,
+        target=target,
+        ordinal=ordinal,
+        handed=handed,
+        base=base,
+        limit=limit,
+        chunk=chunk,
+        again=again,
+        listed=delegates & listed,
+        picked=selection & (position < appended[:, None]),
+        to_workers=jnp.where(spawns, role != 0, per_parent(target & (lives.role != 0), lives.home, holder) > 0),
+        brief=brief,
+        appended=appended,
+        refused_rows=jnp.where(delegates & listed, wanted_rows - appended, 0),
+        empty=hands & (available == 0),
+    )
+
+
+def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
+    """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent, among rows it has handed out."""
+    lives, log = state.lives, state.log
+    known = rows(lives.known, holder)
+    place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
+    inside = (place >= rows(lives.start, holder)[:, None]) & (place < rows(lives.cursor, holder)[:, None])
+    if rules.topology.max_parents == 1:  # the root's window is the task itself: queue place = row
+        handed = inside[:, : log.count.shape[0]]
+    else:
+        handed = jax.vmap(lambda mask: jnp.zeros(log.count.shape, bool).at[state.queue].max(mask))(inside)
+    held = claims.unpack(known, log) & state.facts.claim
+    dispute = jnp.zeros_like(held)
+    for k, same in enumerate(state.facts.same):
+        dispute = dispute | jnp.where((held >> k) & 1 == 1, held & ~same, 0)
+    return jnp.where((selector == MISSING)[:, None], handed & (held == 0), dispute != 0)
+
+
+def _append(
+    queue: jax.Array, length: jax.Array, selection: jax.Array, position: jax.Array, count: jax.Array
+) -> jax.Array:
+    """Write the first `count` selected rows behind the queue's end."""
+    index = jnp.where(selection & (position < count), length + position, queue.shape[0])
+    return queue.at[index].set(jnp.arange(selection.shape[0], dtype=jnp.int32), mode="drop")
+
+
+def windows(
+    rules: Rules, grants: Grants, lives: Lives, place: jax.Array, ordinal: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(start, end) int32[N] of the window handed to the `ordinal`-th child of each slot's `place`."""
+    at = lambda x: rows(x, place)  # noqa: E731
+    holder = rows(grants.holder, place)
+    start = at(grants.base) + ordinal * at(grants.chunk)
+    end = jnp.minimum(start + at(grants.chunk), at(grants.limit))
+    start = jnp.minimum(start, at(grants.limit))
+    own_start, own_end = rows(lives.start, holder), rows(lives.end, holder)
+    span = own_end - own_start
+    offset = (at(grants.base) + ordinal * at(grants.chunk)) % jnp.maximum(span, 1)
+    again_start = own_start + offset
+    again_end = jnp.minimum(again_start + at(grants.chunk), own_end)
+    again = at(grants.again)
+    return jnp.where(again, again_start, start), jnp.where(again, again_end, end)
+
+
+def hand_out(rules: Rules, luck: jax.Array, state: State, grants: Grants, newborn: jax.Array, params: Params) -> State:
+    """Newborns and idle children get windows; a badly understood brief may copy a sibling's. Parents move on."""
+    lives = state.lives
+    place, handed = lives.home, newborn | grants.target
+    born = jnp.where(state.ended, 0, grants.born)
+    siblings = rows(jnp.where(grants.spawns, born, grants.handed), place)
+    ordinal = jnp.where(newborn, lives.rank, grants.ordinal)
+    k0, k1 = luck_.life_key(luck, lives.lineage)
+    words = luck_.threefry(k0, k1, lives.turn, jnp.uint32(Purpose.HANDOUT))
+    understood, copies = rules.task.brief(rows(grants.brief, place), words, params.task)
+    step = 1 + (words[1] >> jnp.uint32(16)).astype(jnp.int32) % jnp.maximum(siblings - 1, 1)
+    other = ordinal + jnp.where(copies & (siblings > 1), step, 0)
+    other = jnp.where(other >= siblings, other - siblings, other)
+    start, end = windows(rules, grants, lives, place, other)
+    parent = rows(grants.holder, place)
+    from_ms = jnp.maximum(lives.clock_ms, rows(lives.clock_ms, parent))
+    set_ = lambda new, old: jnp.where(handed, new, old)  # noqa: E731
+    known = lives.known
+    if rules.task.hands_claims:
+        takes = handed & rules.task.takes_claims(lives.role)
+        known = jnp.where(takes[:, None], known | rows(rows(known, grants.holder), place), known)
+    lives = replace(
+        lives,
+        clock_ms=set_(from_ms, lives.clock_ms),
+        handed_ms=set_(from_ms, lives.handed_ms),
+        since_ms=set_(from_ms, lives.since_ms),
+        steps=set_(jnp.maximum(lives.steps, rows(lives.steps, parent)), lives.steps),
+        returned=lives.returned & ~grants.target,
+        start=set_(start, lives.start),
+        end=set_(end, lives.end),
+        cursor=set_(start, lives.cursor),
+        brief=set_(rows(grants.brief, place), lives.brief),
+        again=set_(0, lives.again),
+        fresh=jnp.where(handed[:, None], jnp.uint32(0), lives.fresh),
+        known=known,
+        task=rules.task.handed(lives.task, handed, understood),
+    )
+    workers = jnp.where(grants.spawns, born, grants.handed)
+    return move_on(rules, replace(state, lives=lives), grants, workers > 0, workers)
+
+
+def move_on(rules: Rules, state: State, grants: Grants, hands: jax.Array, workers: jax.Array) -> State:
+    """Advance the windows of parents bool[P] that handed work to `workers` int32[P], and note which rows went."""
+    lives = state.lives
+    own = lambda x: rows(x, lives.place)  # noqa: E731
+    mine = (lives.place >= 0) & own(hands)
+    onward = mine & ~own(grants.again) & ~own(grants.listed)
+    taken = jnp.minimum(lives.cursor + own(grants.chunk * workers), jnp.maximum(lives.end, lives.cursor))
+    span = jnp.maximum(lives.end - lives.start, 1)
+    lives = replace(
+        lives,
+        cursor=jnp.where(onward, taken, lives.cursor),
+        again=jnp.where(mine & own(grants.again), own(grants.base) % span, lives.again),
+        planned=lives.planned | mine,
+    )
+    # Rows handed to workers; what goes to a sub-lead is counted when it hands it on.
+    m = state.assigned.shape[0]
+    place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
+    counted = (hands & grants.to_workers)[:, None]
+    amount = (grants.chunk * workers)[:, None]
+    until = jnp.minimum(grants.base[:, None] + amount, grants.limit[:, None])
+    region = (place >= grants.base[:, None]) & (place < until)
+    first, last = rows(lives.start, grants.holder)[:, None], rows(lives.end, grants.holder)[:, None]
+    around = (place - first - grants.base[:, None]) % jnp.maximum(last - first, 1) < amount
+    region = jnp.where(grants.again[:, None], around & (place >= first) & (place < last), region)
+    region = region & counted & ~grants.listed[:, None]
+    if rules.topology.max_parents == 1:
+        given = jnp.sum(region[:, :m], axis=0, dtype=jnp.int32)
+    else:
+        total = jnp.sum(region, axis=0, dtype=jnp.int32)
+        given = jnp.zeros(m, jnp.int32).at[state.queue].add(total)
+    picked = grants.picked & counted & grants.listed[:, None]
+    given = given + jnp.sum(picked, axis=0, dtype=jnp.int32)
+    return replace(state, lives=lives, assigned=state.assigned + given)

@@ -1,0 +1,61 @@
+"""The static side of an environment: settings that need a new compilation when changed, and the grammar's numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ddpomdp.harness import Harness
+from ddpomdp.pytree import rows
+from ddpomdp.task import Task
+from ddpomdp.topology import Topology
+from ddpomdp.turns import Call
+
+
+@dataclass(frozen=True)
+class Config:
+    """Static settings: shapes and rules that need a new compilation when changed."""
+
+    capacity: int  # N
+    max_lives: tuple[int, ...]  # per role
+    max_ticks: int
+    max_turns: int | None  # turns other than wait, all agents together
+    max_tokens: int | None
+    roster: int  # R
+    observed_claims: int  # C
+    frozen_roles: tuple[int, ...]
+    lead_blocks: bool
+    strict_order: bool  # only the smallest clock acts: the slow reference schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """What every move of the engine is given: task, harness, topology, settings.
+
+    `offered` maps (tool, argument) to the numbers its values stand for (rows, children, levels; -1: even split).
+    """
+
+    task: Task
+    harness: Harness
+    topology: Topology
+    config: Config
+    offered: Mapping[tuple[int, str], np.ndarray]
+
+    def arg(self, call: Call, tool: int, name: str, default: int = 0) -> jax.Array:
+        """int32[N]: token of an argument of `tool`; `default` where the grammar has left it out."""
+        for position, argument in enumerate(self.harness.tools[tool].arguments):
+            if argument.name == name:
+                return call.args[position]
+        return jnp.full_like(call.tool, default)
+
+    def number(self, call: Call, holder: jax.Array, tool: int, name: str) -> jax.Array:
+        """int32[P]: the number an argument of each parent's call stands for (rows, children, level; -1: even split)."""
+        return jnp.asarray(self.offered[tool, name])[rows(self.arg(call, tool, name), holder)]
+
+
+def per_parent(flags: jax.Array, home: jax.Array, holder: jax.Array) -> jax.Array:
+    """int32[P]: flagged children bool[N] of each parent place."""
+    place = jnp.arange(holder.shape[0], dtype=jnp.int32)
+    return jnp.sum(flags[None, :] & (home[None, :] == place[:, None]), axis=-1, dtype=jnp.int32)
