@@ -56,9 +56,10 @@ class Envs:
 
 @dataclass(frozen=True)
 class Play:
-    """Run one episode and print what came of it; key=value words are options of the environment.
+    """Run one episode and print what came of it; key=value words are options of the environment, policy.KEY=value words
+    those of the policy.
 
-    Example: ddpomdp play Search-v0 --policy swarm --seed 3 --plot swarm.png num_subtasks=24
+    Example: ddpomdp play Search-v0 --policy swarm --seed 3 --plot swarm.png model=weak policy.n=8
     """
 
     env: Annotated[Positional[str], arg(metavar="ENV")]
@@ -82,6 +83,9 @@ class Play:
             raise UsageError(f"seed {self.seed}; allowed: integers from 0 to 2^32 - 1")
         if self.ticks is not None and self.ticks < 1:
             raise UsageError(f"ticks {self.ticks}; allowed: integers from 1")
+        of_policy = options.pop("policy", {})
+        if not isinstance(of_policy, dict):
+            raise UsageError(f"got policy={of_policy!r}; the policy is named by --policy, its options policy.KEY=value")
         if self.plot:
             self._check_plot(self.plot)
         import jax
@@ -93,7 +97,7 @@ class Play:
         preset = {"preset": self.preset} if self.preset else {}
         with bad_input():
             env = ddpomdp.make(self.env, **preset, **options)
-            policy = ddpomdp.policy(self.policy, env)
+            policy = ddpomdp.policy(self.policy, env, **of_policy)
             params = policy.init(env)
         began = time.perf_counter()
         with waiting("compiling and playing"):
