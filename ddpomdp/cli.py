@@ -5,6 +5,7 @@ verb with sub-verbs. JAX is imported only by the verbs that need it.
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -57,23 +58,21 @@ class Envs:
 class Play:
     """Run one episode and print what came of it; key=value words are options of the environment.
 
-    Example: ddpomdp play Search-v0 --policy heuristic --preset small --seed 3 num_subtasks=8
+    Example: ddpomdp play Search-v0 --policy swarm --seed 3 --plot swarm.png num_subtasks=24
     """
 
     env: Annotated[Positional[str], arg(metavar="ENV")]
     """Environment, see `ddpomdp envs`."""
     policy: str = "random"
-    """Policy: random, heuristic, base, learned, or one of the environment's own."""
+    """Policy: random, or one of the environment's own; an unknown name lists them."""
     preset: str | None = None
     """Preset that fills the options."""
     seed: int = 0
     """Seed of task, luck and policy, from 0."""
     ticks: int | None = None
     """Most ticks to run; the environment's horizon if not given."""
-    save: Path | None = None
-    """Write the trace to this JSON file."""
     plot: Path | None = None
-    """Draw the trace to this picture file."""
+    """Draw the trace to this file, .png or .svg."""
     as_json: Annotated[bool, arg(name="json")] = False
     """Print a JSON object."""
 
@@ -83,13 +82,12 @@ class Play:
             raise UsageError(f"seed {self.seed}; allowed: integers from 0 to 2^32 - 1")
         if self.ticks is not None and self.ticks < 1:
             raise UsageError(f"ticks {self.ticks}; allowed: integers from 1")
-        for path in (self.save, self.plot):
-            if path and not path.absolute().parent.is_dir():
-                raise UsageError(f"cannot write {path}: no folder {path.absolute().parent}")
+        if self.plot:
+            self._check_plot(self.plot)
         import jax
 
         import ddpomdp
-        from ddpomdp.bench.episode import episode_row
+        from ddpomdp.bench import episode
         from ddpomdp.progress import waiting
 
         preset = {"preset": self.preset} if self.preset else {}
@@ -99,27 +97,29 @@ class Play:
             params = policy.init(env)
         began = time.perf_counter()
         with waiting("compiling and playing"):
-            ticks = self.ticks or env.spec.max_ticks
-            rollout = ddpomdp.rollout(env, policy, params, jax.random.key(self.seed), ticks)
-            row = episode_row(rollout)
+            ticks = min(self.ticks or env.spec.max_ticks, env.spec.max_ticks)
+            played = episode.play(env, policy, params, jax.random.key(self.seed)[None], env.params, ticks)
+            (row,) = episode.rows(played)
         took_s = time.perf_counter() - began
         title = f"{self.env}, {self.policy}, seed {self.seed}"
-        if self.save:
-            from ddpomdp.trace import Trace
-
-            trace = Trace.from_rollout(env, rollout)
-            self.save.write_text(json.dumps(trace.to_json()), encoding="utf-8")
         if self.plot:
-            from ddpomdp import picture
-
-            with bad_input():
-                picture.draw(rollout.ts.events, path=self.plot, title=title)
+            episode.draw(played, env, path=self.plot, title=title)
         if self.as_json:
             what = {"env": self.env, "policy": self.policy, "seed": self.seed}
             print(json.dumps({**what, **row}, indent=1, allow_nan=False))
         else:
             _print_table((title, ""), [*_summary(row), ("computed in", f"{took_s:.1f} s")])
         return 0
+
+    @staticmethod
+    def _check_plot(path: Path) -> None:
+        """Refuse, before anything is computed, a picture that could not be written."""
+        if path.suffix.lower() not in (".png", ".svg"):
+            raise UsageError(f"plot {path}; allowed: a file that ends in .png or .svg")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {path}: no folder {path.absolute().parent}")
+        if importlib.util.find_spec("matplotlib") is None:
+            raise UsageError("a picture needs matplotlib: pip install 'ddpomdp[plot]'")
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ class Bench:
         folder = self.out or self._default_folder()
         code = run(suite, folder, options, resume=self.resume, jobs=self.jobs)
         if code in (0, 1):
+            _print_results(folder, suite)
             print(folder / "results.json")
             if (folder / "report.html").exists():
                 print(folder / "report.html")
@@ -301,9 +302,11 @@ def _no_options(verb: str, options: Mapping[str, Any]) -> None:
 
 
 def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An episode's row as lines of a table; the turns by kind in one line."""
+    """An episode's row as lines of a table; the calls by kind in one line, counters that stayed 0 left out."""
     lines = []
     for key, value in row.items():
+        if isinstance(value, int) and value == 0:
+            continue
         if isinstance(value, Mapping):
             value = ", ".join(f"{name} {count}" for name, count in value.items() if count) or "none"
         elif isinstance(value, float):
@@ -314,15 +317,44 @@ def _summary(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _print_results(folder: Path, suite: Any) -> None:
+    """The tables of a run's report, without its pictures."""
+    from ddpomdp.bench import results, store, strictjson
+    from ddpomdp.bench.report import headline, mean_and_half, number
+
+    run = store.read(folder)
+    numbers = strictjson.loads((folder / results.FILE).read_text("utf-8"))
+    columns = [f"{metric.title}{f', {metric.unit}' if metric.unit else ''}" for metric in suite.metrics]
+    for table in headline(numbers["table"], suite.metrics, suite.group_by):
+        lines = []
+        for line in table["lines"]:
+            measures = [mean_and_half(line["metrics"][metric.key]) for metric in suite.metrics]
+            shown = [" ± ".join(filter(None, measure)) for measure in measures]
+            lines.append([str(line["name"]), *shown, f"{line['score']['seeds']}", f"{line['score']['episodes']:,}"])
+        _print_table((table["title"] or suite.name, *columns, "seeds", "episodes"), lines)
+        print()
+    rows = [row for cell in numbers["cells"] for row in run.rows(cell)]
+    for section in suite.sections(rows, numbers) if rows else ():
+        for table in section.tables:
+            print(section.title)
+            shown = [[number(x) if isinstance(x, int | float) else str(x) for x in line] for line in table.rows]
+            _print_table(table.columns, shown)
+            print()
+
+
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*(Column(Text(title)) for title in columns), box=None, pad_edge=False, header_style="bold")
+    table = Table(*(Column(Text(title), no_wrap=True) for title in columns), box=None, pad_edge=False)
+    table.header_style = "bold"
     for row in rows:
         table.add_row(*map(Text, row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file has no width to keep to
+        console.width = 250
+    console.print(table)
 
 
 def _complain(text: str, code: int) -> int:

@@ -13,10 +13,11 @@ were not valid. Which call explains which is read from clocks and arrivals alone
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ddpomdp.enums import EventKind, Group, LifeEnd
 
 EDGE_KINDS = ("spawn", "delegate", "return", "message", "wait")
 
@@ -24,35 +25,11 @@ _REQUIRED = ("uid", "role", "parent_uid", "kind", "valid", "is_decision", "clock
 _OPTIONAL = {"target_uid": -1, "target_group": 0, "claims_sent": 1, "refused": 0, "end_reason": 0}
 
 
-class Kind(IntEnum):
-    """Kinds of call, with the values of `EventKind`."""
-
-    WAIT = 0
-    SPAWN = 1
-    DELEGATE = 2
-    MESSAGE = 3
-    RETURN = 4
-    AGGREGATE = 5
-    FOLD = 6
-    DESPAWN = 7
-    STOP = 8
-    TOOL = 9
-
-
-class Group(IntEnum):
-    """Whom a message addresses, with the values of `target_group`."""
-
-    NONE = 0
-    PARENT = 1
-    CHILDREN = 2
-    PEERS = 3
-
-
 class Call(NamedTuple):
     """One call: who, what, when (ms), and in which row (tick) and slot of the events it stands."""
 
     uid: int
-    kind: Kind
+    kind: EventKind
     start_ms: int
     end_ms: int
     arrival_ms: int
@@ -74,7 +51,7 @@ class Calls:
 
     life: np.ndarray  # int64[K]  index into Lives
     uid: np.ndarray  # int64[K]
-    kind: np.ndarray  # int64[K]  Kind
+    kind: np.ndarray  # int64[K]  EventKind
     start_ms: np.ndarray  # int64[K]
     end_ms: np.ndarray  # int64[K]  of a chosen wait: the start of that life's next call
     arrival_ms: np.ndarray  # int64[K]  never before end_ms; -1: reaches nobody
@@ -91,7 +68,7 @@ class Calls:
     def __getitem__(self, index: int) -> Call:
         return Call(
             uid=int(self.uid[index]),
-            kind=Kind(int(self.kind[index])),
+            kind=EventKind(int(self.kind[index])),
             start_ms=int(self.start_ms[index]),
             end_ms=int(self.end_ms[index]),
             arrival_ms=int(self.arrival_ms[index]),
@@ -185,7 +162,7 @@ def timeline(events: Any) -> Timeline:
     awaited = _wait_edges(calls, presence, sent, receiver)
     edges = _join([spawn, resumed, read, heard, awaited])
     mine = np.flatnonzero(calls.life == 0)
-    work = calls.kind != Kind.WAIT
+    work = calls.kind != EventKind.WAIT
     return Timeline(
         lives=lives,
         calls=calls,
@@ -295,7 +272,7 @@ def _follows(calls: Calls) -> np.ndarray:
 def _calls(fields: dict[str, np.ndarray], presence: _Presence) -> Calls:
     row, slot, life = presence.row, presence.slot, presence.life
     kind = fields["kind"][row, slot]
-    drawn = (fields["valid"][row, slot] != 0) & ((kind != Kind.WAIT) | (fields["is_decision"][row, slot] != 0))
+    drawn = (fields["valid"][row, slot] != 0) & ((kind != EventKind.WAIT) | (fields["is_decision"][row, slot] != 0))
     row, slot, life, kind = row[drawn], slot[drawn], life[drawn], kind[drawn]
     start = fields["clock_ms"][row, slot]
     end = start + np.maximum(fields["latency_ms"][row, slot], 0)
@@ -307,15 +284,15 @@ def _calls(fields: dict[str, np.ndarray], presence: _Presence) -> Calls:
 
 def _end_waits(calls: Calls, lives: Lives) -> Calls:
     """Chosen waits last until the life's next call, or else until the end of the life."""
-    end = np.where(calls.kind == Kind.WAIT, np.maximum(lives.end_ms[calls.life], calls.start_ms), calls.end_ms)
-    until_next = np.flatnonzero((calls.kind[:-1] == Kind.WAIT) & _follows(calls)[1:])
+    end = np.where(calls.kind == EventKind.WAIT, np.maximum(lives.end_ms[calls.life], calls.start_ms), calls.end_ms)
+    until_next = np.flatnonzero((calls.kind[:-1] == EventKind.WAIT) & _follows(calls)[1:])
     end[until_next] = calls.start_ms[until_next + 1]
-    return replace(calls, end_ms=end, arrival_ms=np.where(calls.kind == Kind.WAIT, end, calls.arrival_ms))
+    return replace(calls, end_ms=end, arrival_ms=np.where(calls.kind == EventKind.WAIT, end, calls.arrival_ms))
 
 
 def _spawn_edges(calls: Calls, presence: _Presence) -> tuple[np.ndarray, tuple[str, np.ndarray, np.ndarray]]:
     """The SPAWN that bore each life: its parent's last one before the life's first row."""
-    spawns = np.flatnonzero(calls.kind == Kind.SPAWN)
+    spawns = np.flatnonzero(calls.kind == EventKind.SPAWN)
     mother = presence.parent[presence.first]
     entry = _last_at(calls.life[spawns], calls.row[spawns], mother, presence.row[presence.first] - 1)
     born_by = np.where(entry >= 0, spawns[entry], -1) if spawns.size else np.full(len(mother), -1)
@@ -327,15 +304,15 @@ def _spawn_edges(calls: Calls, presence: _Presence) -> tuple[np.ndarray, tuple[s
 
 def _lives(fields: dict[str, np.ndarray], presence: _Presence, calls: Calls, born_by: np.ndarray) -> Lives:
     first, last = presence.first, presence.last
-    busy = calls.kind != Kind.WAIT
+    busy = calls.kind != EventKind.WAIT
     horizon = max(int(presence.clock.max()), int(calls.end_ms[busy].max(initial=0)))
     mine = calls.life == 0
-    stops = calls.end_ms[mine & (calls.kind == Kind.STOP)]
+    stops = calls.end_ms[mine & (calls.kind == EventKind.STOP)]
     wall = int(stops[-1]) if stops.size else horizon
     latest = presence.clock[last].copy()
     np.maximum.at(latest, calls.life[busy], calls.end_ms[busy])
     # A life ends with the DESPAWN that names it, else with the last row that says so, else with the episode.
-    despawned = fields["end_reason"][presence.row[last], presence.slot[last]] == 1
+    despawned = fields["end_reason"][presence.row[last], presence.slot[last]] == LifeEnd.DESPAWNED
     end = np.where(despawned, latest, np.maximum(latest, wall))
     by, ended = _despawns(presence, calls)
     end[ended], despawned[ended] = np.maximum(calls.end_ms[by], latest[ended]), True
@@ -352,7 +329,7 @@ def _lives(fields: dict[str, np.ndarray], presence: _Presence, calls: Calls, bor
 
 def _despawns(presence: _Presence, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
     """DESPAWN calls and the lives they ended."""
-    by = np.flatnonzero(calls.kind == Kind.DESPAWN)
+    by = np.flatnonzero(calls.kind == EventKind.DESPAWN)
     life = presence.index(calls.target_uid[by])
     done = (life >= 0) & (calls.refused[by] == 0)
     return by[done], life[done]
@@ -360,7 +337,7 @@ def _despawns(presence: _Presence, calls: Calls) -> tuple[np.ndarray, np.ndarray
 
 def _mail(presence: _Presence, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
     """Every (MESSAGE call, receiving life): what was sent, not empty, not refused, to somebody alive."""
-    sent = (calls.kind == Kind.MESSAGE) & (calls.arrival_ms >= 0)
+    sent = (calls.kind == EventKind.MESSAGE) & (calls.arrival_ms >= 0)
     sent &= calls.claims_sent > 0
     group = calls.target_group
     to_group = sent & ((group == Group.CHILDREN) | (group == Group.PEERS))
@@ -398,8 +375,8 @@ def _message_edges(calls: Calls, sent: np.ndarray, receiver: np.ndarray) -> tupl
 
 def _return_edges(calls: Calls, presence: _Presence, gone_row: np.ndarray) -> tuple[str, np.ndarray, np.ndarray]:
     """The first AGGREGATE at or after the arrival by the parent, or by the ancestor the child was handed to."""
-    returns = np.flatnonzero((calls.kind == Kind.RETURN) & (calls.arrival_ms >= 0))
-    reads = np.flatnonzero(calls.kind == Kind.AGGREGATE)
+    returns = np.flatnonzero((calls.kind == EventKind.RETURN) & (calls.arrival_ms >= 0))
+    reads = np.flatnonzero(calls.kind == EventKind.AGGREGATE)
     child = calls.life[returns]
     target = np.full(len(returns), -1)
     for parent in (presence.parent[presence.last[child]], presence.parent_at(child, calls.row[returns])):
@@ -416,10 +393,10 @@ def _return_edges(calls: Calls, presence: _Presence, gone_row: np.ndarray) -> tu
 def _delegate_edges(presence: _Presence, calls: Calls) -> tuple[str, np.ndarray, np.ndarray]:
     """For each call after a RETURN: its parent's last DELEGATE before it, to it or to all idle children."""
     resumed = np.flatnonzero(_follows(calls))
-    resumed = resumed[calls.kind[resumed - 1] == Kind.RETURN]
+    resumed = resumed[calls.kind[resumed - 1] == EventKind.RETURN]
     child = calls.life[resumed]
     parent = presence.parent_at(child, calls.row[resumed])
-    orders = np.flatnonzero(calls.kind == Kind.DELEGATE)
+    orders = np.flatnonzero(calls.kind == EventKind.DELEGATE)
     to = presence.index(calls.target_uid[orders])
     everybody = orders[calls.target_uid[orders] < 0]
     single, to = orders[to >= 0], to[to >= 0]
@@ -443,7 +420,7 @@ def _wait_edges(
     calls: Calls, presence: _Presence, sent: np.ndarray, receiver: np.ndarray
 ) -> tuple[str, np.ndarray, np.ndarray]:
     """For each call after a chosen wait: the return or message that arrived exactly at its start."""
-    returns = np.flatnonzero((calls.kind == Kind.RETURN) & (calls.arrival_ms >= 0))
+    returns = np.flatnonzero((calls.kind == EventKind.RETURN) & (calls.arrival_ms >= 0))
     source = np.concatenate([returns, sent])
     to = np.concatenate([presence.parent_at(calls.life[returns], calls.row[returns]), receiver])
     source, to = source[to >= 0], to[to >= 0]
@@ -451,7 +428,7 @@ def _wait_edges(
     order = np.lexsort((-calls.uid[source], calls.end_ms[source], calls.arrival_ms[source], to))
     source, to = source[order], to[order]
     woken = np.flatnonzero(_follows(calls))
-    woken = woken[calls.kind[woken - 1] == Kind.WAIT]
+    woken = woken[calls.kind[woken - 1] == EventKind.WAIT]
     entry = _last_at(to, calls.arrival_ms[source], calls.life[woken], calls.start_ms[woken])
     woken, entry = woken[entry >= 0], entry[entry >= 0]
     cause = source[entry]

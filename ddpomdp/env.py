@@ -113,16 +113,20 @@ class Env:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         return f"<{self.id} {options}>"
 
-    def reset(self, key: jax.Array, luck: jax.Array | None = None) -> tuple[State, TimeStep]:
+    def reset(
+        self, key: jax.Array, luck: jax.Array | None = None, params: Params | None = None
+    ) -> tuple[State, TimeStep]:
         """Start an episode.
 
         Args:
           key: draws the task.
           luck: draws everything else; default `jax.random.fold_in(key, 1)`. Pass the same key to every `step`.
+          params: numbers to use instead of `env.params`. Pass the same ones to every `step`.
         """
         luck = jax.random.fold_in(key, 1) if luck is None else luck
-        state = engine_.reset(self.rules, key, luck, self.params)
-        return state, self._first(state)
+        params = self.params if params is None else params
+        state = engine_.reset(self.rules, key, luck, params)
+        return state, self._first(state, params)
 
     def step(
         self, luck: jax.Array, state: State, turns: jax.Array, params: Params | None = None
@@ -188,12 +192,12 @@ class Env:
             frozen = frozen | (state.lives.role == role)
         return jnp.where((frozen & state.lives.alive)[:, None], rule, turns)
 
-    def _first(self, state: State) -> TimeStep:
+    def _first(self, state: State, params: Params) -> TimeStep:
         """The TimeStep of a reset: the root is observed, nothing has happened."""
         lives, n = state.lives, self.spec.capacity
         zero, no = jnp.zeros(n, jnp.float32), jnp.zeros(n, bool)
         ints = jnp.zeros(n, jnp.int32)
-        channels = dict.fromkeys(self.params.weights, zero)
+        channels = dict.fromkeys(params.weights, zero)
         event = Event(
             tick=ints,
             uid=ints - 1,
@@ -222,7 +226,7 @@ class Env:
             channels=channels,
         )
         return TimeStep(
-            observation=self.observe(state),
+            observation=observe_.observe(self.rules, state, params),
             legal=state.legal,
             reward=zero,
             channels=channels,
@@ -276,7 +280,7 @@ class Env:
         tool = jnp.where(here, call.tool, 0)
         holder = before.place_slot
         grants = tick.grants
-        own = lambda x, other: jnp.where(state.lives.place >= 0, rows(x, state.lives.place), other)  # noqa: E731
+        own = lambda x: jnp.where(grants.seat >= 0, rows(x, grants.seat), 0)  # noqa: E731
         parent = rows(holder, was.home)
         only = lambda x: jnp.where(here, x, 0)  # noqa: E731
 
@@ -293,8 +297,10 @@ class Env:
         group = jnp.where(here & (tool == MESSAGE) & (to < len(GROUPS)), to + 1, Group.NONE)
 
         refused = tick.refused_claim.astype(jnp.int32)
-        refused = refused + jnp.where(tool == SPAWN, own(grants.asked - grants.born, 0), 0)
-        refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows, 0), 0)
+        asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
+        born = jnp.where(state.ended, 0, own(grants.born))
+        refused = refused + jnp.where((tool == SPAWN) & ~tick.leaving, asked - born, 0)
+        refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows), 0)
         undelivered = jnp.where(tick.posted.undeliverable > 0, 1, 0)  # at the receiver; messages to one child only
         to_child = jnp.where(was.home >= 0, undelivered * named, 0)
         lost = jnp.sum(jnp.where(was.home[None, :] == place, to_child[None, :], 0), axis=-1, dtype=jnp.int32)

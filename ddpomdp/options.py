@@ -1,4 +1,4 @@
-"""Command-line input: `key=value` options read strictly, and refusals that say what is allowed."""
+"""Options: `key=value` words read strictly, presets, values checked, and refusals that say what is allowed."""
 
 import difflib
 import json
@@ -31,11 +31,48 @@ def bad_input() -> Iterator[None]:
 
 def refusal(what: str, got: object, allowed: Iterable[str]) -> str:
     """One line that names `got`, the closest of `allowed`, and all of `allowed`."""
-    allowed = sorted(map(str, allowed))
-    close = difflib.get_close_matches(str(got), allowed, n=2)
+    allowed, name = sorted(map(str, allowed)), str(got)
+    close = difflib.get_close_matches(name, allowed, n=2)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     shown = ", ".join(allowed[:30]) + (f" and {len(allowed) - 30} more" if len(allowed) > 30 else "")
-    return f"unknown {what} {str(got)!r}{hint} (allowed: {shown or 'none'})"
+    name = name if len(name) <= 80 else f"{name[:77]}..."
+    return f"unknown {what} {name!r}{hint} (allowed: {shown or 'none'})"
+
+
+def choose(name: str, got: object, allowed: Iterable[str]) -> None:
+    """`UsageError` unless `got` is one of `allowed`."""
+    if not isinstance(got, str) or got not in (allowed := list(allowed)):
+        raise UsageError(refusal(name, got, allowed))
+
+
+def whole(name: str, got: object, low: int, high: int, none: bool = False) -> None:
+    """`UsageError` unless `got` is an int in low..high (or None where that is allowed)."""
+    if none and got is None:
+        return
+    if isinstance(got, bool) or not isinstance(got, int) or not low <= got <= high:
+        raise UsageError(f"{name}: got {got!r}, allowed: whole numbers {low} to {high}{' or None' if none else ''}")
+
+
+def number(name: str, got: object, low: float, high: float) -> None:
+    """`UsageError` unless `got` is a finite number in low..high."""
+    if isinstance(got, bool) or not isinstance(got, int | float) or not low <= got <= high:
+        raise UsageError(f"{name}: got {got!r}, allowed: numbers {low:g} to {high:g}")
+
+
+def resolve(
+    env_id: str, defaults: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All options of an environment: defaults, then the preset's, then the given ones.
+
+    Raises:
+      UsageError: an unknown option or preset, with close matches and what is allowed.
+    """
+    for name in given:
+        if name != "preset" and name not in defaults:
+            raise UsageError(refusal(f"option of {env_id}", name, ("preset", *defaults)))
+    preset = given.get("preset", "small")
+    choose("preset", preset, presets)
+    return {"preset": preset, **defaults, **presets[preset], **{k: v for k, v in given.items() if k != "preset"}}
 
 
 def parse_value(text: str) -> Any:

@@ -1,6 +1,5 @@
 """Numbers a user may change or vmap over without recompiling: prices, reward weights, service and task laws."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddpomdp.options import UsageError, choose, refusal
 from ddpomdp.pytree import pytree
 from ddpomdp.timestep import CHANNELS
 
@@ -120,9 +120,7 @@ class RewardSpec:
         """Refuse unknown channels."""
         for name in (*self.weights, *self.schedule):
             if name not in CHANNELS:
-                close = difflib.get_close_matches(name, CHANNELS, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ValueError(f"unknown channel {name!r}{hint} channels: {', '.join(CHANNELS)}")
+                raise UsageError(refusal("channel", name, CHANNELS))
 
     def arrays(self) -> dict[str, jax.Array]:
         """f32[] weight of every channel."""
@@ -148,6 +146,5 @@ def reward_spec(reward: str | RewardSpec) -> RewardSpec:
     """A RewardSpec by preset name; ValueError lists the presets."""
     if isinstance(reward, RewardSpec):
         return reward
-    if reward not in REWARDS:
-        raise ValueError(f"unknown reward {reward!r}; rewards: {', '.join(REWARDS)}, or a RewardSpec")
+    choose("reward", reward, REWARDS)
     return REWARDS[reward]

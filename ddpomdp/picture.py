@@ -19,25 +19,32 @@ from typing import Any
 
 import numpy as np
 
-from ddpomdp.critical_path import Calls, Kind, Lives, Timeline, timeline
+from ddpomdp.critical_path import Calls, Lives, Timeline, timeline
+from ddpomdp.enums import EventKind
 
 # Okabe and Ito's palette (2008), safe for colour-blind readers; greys for what is not work.
 COLOURS = {
-    Kind.TOOL: "#56B4E9",
-    Kind.SPAWN: "#E69F00",
-    Kind.DELEGATE: "#D55E00",
-    Kind.MESSAGE: "#CC79A7",
-    Kind.RETURN: "#009E73",
-    Kind.AGGREGATE: "#0072B2",
-    Kind.FOLD: "#F0E442",
-    Kind.DESPAWN: "#8C8C8C",
-    Kind.STOP: "#3A3A3A",
-    Kind.WAIT: "#D4D4D4",
+    EventKind.TOOL: "#56B4E9",
+    EventKind.SPAWN: "#E69F00",
+    EventKind.DELEGATE: "#D55E00",
+    EventKind.MESSAGE: "#CC79A7",
+    EventKind.RETURN: "#009E73",
+    EventKind.AGGREGATE: "#0072B2",
+    EventKind.FOLD: "#F0E442",
+    EventKind.DESPAWN: "#8C8C8C",
+    EventKind.STOP: "#3A3A3A",
+    EventKind.WAIT: "#D4D4D4",
 }
 EDGE_COLOURS = {"spawn": "#B87F00", "delegate": "#D55E00", "return": "#009E73", "message": "#B8568C"}
 INK, SOFT, HAIR = "#1A1A1A", "#6B6B6B", "#CFCFCF"
-SHORT = {Kind.TOOL: "", Kind.AGGREGATE: "aggr", Kind.DELEGATE: "deleg", Kind.MESSAGE: "msg", Kind.RETURN: "ret"}
-DARK = {Kind.AGGREGATE, Kind.RETURN, Kind.DELEGATE, Kind.STOP}  # bars that carry white text
+SHORT = {
+    EventKind.TOOL: "",
+    EventKind.AGGREGATE: "aggr",
+    EventKind.DELEGATE: "deleg",
+    EventKind.MESSAGE: "msg",
+    EventKind.RETURN: "ret",
+}
+DARK = {EventKind.AGGREGATE, EventKind.RETURN, EventKind.DELEGATE, EventKind.STOP}  # bars that carry white text
 
 DASHES: Any = (0, (3, 1.5))
 LEGEND: dict[str, Any] = {
@@ -161,7 +168,7 @@ def _lanes(time: Timeline, width: float, dpi: int, labels: list[str]) -> _Lanes:
     lives, calls = time.lives, time.calls
     order = _tree_order(lives)
     worked = np.zeros(len(lives), bool)
-    worked[calls.life[~np.isin(calls.kind, (Kind.WAIT, Kind.RETURN))]] = True
+    worked[calls.life[~np.isin(calls.kind, (EventKind.WAIT, EventKind.RETURN))]] = True
     worked[calls.life[time.critical]] = True
     worked[0] = True
     shown = order if len(lives) < COLLAPSE_FROM else order[worked[order]]
@@ -223,10 +230,10 @@ def _tree_order(lives: Lives) -> np.ndarray:
 
 def _words(events: Any, calls: Calls, tool_names: Sequence[str] | None) -> list[str]:
     """What to write on each call."""
-    words: list[str] = [SHORT.get(Kind(kind), Kind(kind).name.lower()) for kind in calls.kind.tolist()]
+    words: list[str] = [SHORT.get(EventKind(kind), EventKind(kind).name.lower()) for kind in calls.kind.tolist()]
     if tool_names is not None and hasattr(events, "tokens"):
         tools = np.asarray(events.tokens)[calls.row, calls.slot, 0]
-        for index in np.flatnonzero(calls.kind == Kind.TOOL).tolist():
+        for index in np.flatnonzero(calls.kind == EventKind.TOOL).tolist():
             tool = int(tools[index])
             if 0 <= tool < len(tool_names):
                 words[index] = tool_names[tool]
@@ -291,7 +298,7 @@ class _Sheet:
     def _rectangles(self, left, right, y, height, colours, zorder):
         from matplotlib.collections import PolyCollection
 
-        right = np.maximum(right, left + self.inch / self.dpi)
+        right = np.maximum(right, left + (0.03 if self.lanes.roomy else 1 / self.dpi) * self.inch)
         top, bottom = y - height / 2, y + height / 2
         corners: Any = np.stack([left, top, right, top, right, bottom, left, bottom], axis=-1).reshape(-1, 4, 2)
         line = 0.6 if self.lanes.roomy else 0.3 if self.lanes.pitch > 0.06 and len(left) <= MAX_EXACT // 2 else 0
@@ -317,15 +324,15 @@ class _Sheet:
         self._segments(lines, HAIR, 1.0 if self.lanes.roomy else min(0.6, self.lanes.pitch * 14), 1)
         gone = shown & lives.despawned
         if self.lanes.pitch > 0.08 and gone.any():
-            self.ax.scatter(right[gone], y[gone], marker="x", s=9, c=SOFT, linewidths=0.9, zorder=3)
+            self.ax.scatter(right[gone] + 0.04 * self.inch, y[gone], marker="x", s=9, c=INK, linewidths=0.9, zorder=7)
 
     def _bars(self):
         calls = self.time.calls
         some = self.shown
         bars = (self.start[some], self.end[some], calls.life[some], calls.kind[some])
         left, right, life, kind = bars if self.exact else self._merged(np.flatnonzero(some))
-        palette: Any = np.array([COLOURS[kind] for kind in Kind])
-        waits = kind == Kind.WAIT
+        palette: Any = np.array([COLOURS[kind] for kind in EventKind])
+        waits = kind == EventKind.WAIT
         height = self.lanes.height[life] * np.where(waits, 0.42, 1.0)
         for part, zorder in ((waits, 2), (~waits, 4)):
             y = self.lanes.y[life[part]]
@@ -333,7 +340,7 @@ class _Sheet:
 
     def _merged(self, calls: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Bars at the resolution of the picture: in each pixel of each lane the kind with most time, runs joined."""
-        time, kinds = self.time.calls, len(Kind)
+        time, kinds = self.time.calls, len(EventKind)
         pixels = int(self.inside * self.dpi)
         scale = pixels / (self.inch * self.inside)
         start, end = self.start[calls] * scale, self.end[calls] * scale
@@ -483,14 +490,19 @@ class _Sheet:
         size = 6.3
         width = (self.end - self.start) / self.inch
         letter = 0.62 * size / 72
+        room = ((width - 0.05) / letter).astype(int)  # letters that fit
+        fits = np.array([len(word) for word in self.words]) < room
+        # A bare name stands on all calls of a kind or on none: on a few of them it would look like a distinction.
+        common = {word for word in set(self.words) if fits[[w == word for w in self.words]].mean() >= 0.5}
         for index in np.argsort(-width)[:600].tolist():
-            if not self.shown[index] or calls.kind[index] == Kind.WAIT:
+            if not self.shown[index] or calls.kind[index] == EventKind.WAIT:
                 continue
+            word = self.words[index]
             seconds = f"{(calls.end_ms[index] - calls.start_ms[index]) / 1e3:.0f} s"
-            options = (f"{self.words[index]} {seconds}".strip(), self.words[index])
-            fitting = [word for word in options if word and len(word) * letter + 0.05 < width[index]]
+            options = (f"{word} {seconds}".strip(), word if word in common else "")
+            fitting = [word for word in options if word and len(word) < room[index]]
             if fitting:
-                kind = Kind(int(calls.kind[index]))
+                kind = EventKind(int(calls.kind[index]))
                 self.ax.text(
                     float(self.start[index] + self.end[index]) / 2,
                     float(self.y[index]),
@@ -529,7 +541,7 @@ class _Sheet:
 
     def _working(self, axes) -> float:
         """Mean number of calls under way in each pixel; returns its maximum."""
-        busy = self.time.calls.kind != Kind.WAIT
+        busy = self.time.calls.kind != EventKind.WAIT
         at = np.linspace(0, self.inch * self.inside, int(self.inside * self.dpi) + 1)
         done = np.zeros_like(at)
         for times, sign in ((self.start[busy], 1), (self.end[busy], -1)):
@@ -583,7 +595,7 @@ class _Sheet:
             f" in {_count(len(set(time.calls.life[time.critical].tolist())), 'agent')}",
         ]
         root = time.calls.kind[time.calls.life == 0]
-        if not root.size or root[-1] != Kind.STOP:
+        if not root.size or root[-1] != EventKind.STOP:
             facts.append("no stop")
         if self.lanes.hidden:
             facts.append(f"{_count(self.lanes.hidden, 'agent')} that never worked not drawn")

@@ -1,7 +1,7 @@
 """Policies: (observation, legal, carry) -> turn. Random, scripted, frozen and learned ones are all this."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -54,17 +54,23 @@ class Script:
     Lines in `repeated` are said again and again while they are legal, others once; a line that is not legal when its
     turn comes is left out (up to `SKIP` in a row). The last line is repeated. A `wait` that ran into its deadline with
     children still out is said again.
+
+    The lines are the policy's parameters, and take no part in comparing policies: all scripts of one environment are
+    one program, so that those of about the same length share a compilation.
     """
 
     env: Env
-    lines: tuple[tuple[int, ...], ...]  # turns of the root
-    repeated: tuple[int, ...] = ()  # indices of lines
+    lines: tuple[tuple[int, ...], ...] = field(compare=False)  # turns of the root
+    repeated: tuple[int, ...] = field(default=(), compare=False)  # indices of lines
 
     SKIP = 4
+    PAD = 8
 
-    def init(self, env: Env) -> tuple:
-        """No parameters."""
-        return ()
+    def init(self, env: Env) -> tuple[jax.Array, jax.Array]:
+        """(lines int32[L, 1+A], repeated bool[L]), filled up with the last line to a multiple of `PAD`."""
+        padding = -len(self.lines) % self.PAD
+        lines = jnp.asarray((*self.lines, *(self.lines[-1],) * padding), jnp.int32)
+        return lines, jnp.asarray([index in self.repeated for index in range(len(lines))])
 
     def carry(self, env: Env) -> jax.Array:
         """int32[N]: next line of the script."""
@@ -72,9 +78,8 @@ class Script:
 
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
         """The script's line for the root, the worker rule for the rest; blocked lives wait."""
-        lines = jnp.asarray(self.lines, jnp.int32)
-        last = len(self.lines) - 1
-        stays = jnp.zeros(last + 1, bool).at[jnp.asarray(self.repeated, jnp.int32)].set(True) if self.repeated else None
+        lines, stays = params
+        last = lines.shape[0] - 1
         is_root = (ts.uid == 0) & ts.alive
         free = is_root & ~ts.blocked
         legal, line = ts.legal, carry
@@ -89,9 +94,7 @@ class Script:
             line = jnp.where(free & mute & (line < last), line + 1, line)
         turns = jnp.where(free[:, None], lines[line], self.env.worker_turns(ts))
         turns = jnp.where((is_root & ts.blocked)[:, None], 0, turns)
-        onward = jnp.minimum(line + 1, last)
-        if stays is not None:
-            onward = jnp.where(stays[line], line, onward)
+        onward = jnp.where(stays[line], line, jnp.minimum(line + 1, last))
         return turns, jnp.where(free, onward, carry), {}
 
 

@@ -1,28 +1,17 @@
-"""Environments, policies and suites are found by entry points, and loaded at use."""
+"""Environments and policies by name, found through entry points and loaded at use."""
 
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+import inspect
 from typing import Any
 
-from ddpomdp.presets import close_match
+from ddpomdp import plugins
+from ddpomdp.options import UsageError, refusal
 
 ENVS, POLICIES = "ddpomdp.envs", "ddpomdp.policies"
 
 
-@cache
-def entries(group: str) -> dict[str, EntryPoint]:
-    """Entry points of a group by name; the same name from two distributions is an error."""
-    found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=group):
-        if entry.name in found and found[entry.name].value != entry.value:
-            raise ValueError(f"{group}: {entry.name!r} is defined by {found[entry.name].value} and {entry.value}")
-        found[entry.name] = entry
-    return found
-
-
 def list_envs() -> list[str]:
     """Ids of all registered environments."""
-    return sorted(entries(ENVS))
+    return list(plugins.found(ENVS))
 
 
 def make(env_id: str, **options: Any) -> Any:
@@ -33,37 +22,52 @@ def make(env_id: str, **options: Any) -> Any:
     Raises:
       ValueError: unknown id, option or value, with close matches and what is allowed.
     """
-    known = entries(ENVS)
-    if not isinstance(env_id, str) or env_id not in known:
-        shown = repr(env_id) if len(repr(env_id)) < 80 else repr(env_id)[:77] + "..."
-        raise ValueError(f"unknown environment {shown}{close_match(env_id, known)}; environments: {', '.join(known)}")
-    return known[env_id].load()(**options)
+    return plugins.load(ENVS, env_id, "environment")(**options)
 
 
 def policy_names(env_id: str) -> list[str]:
     """Names of the policies an environment has."""
-    found = entries(POLICIES)
-    own = found[env_id].load() if env_id in found else {}
-    return ["random", *own, *(name for name in found if name not in entries(ENVS))]
+    return ["random", *_own_policies(env_id), *_policies_for_all()]
 
 
 def policy(name: str, env: Any, **options: Any) -> Any:
     """A named policy for an environment: "random", the task's scripted ones, and those of installed packages.
 
     Raises:
-      ValueError: unknown name or option.
+      ValueError: unknown name or option, with close matches and what is allowed.
     """
     from ddpomdp.policies import Random
 
-    found = entries(POLICIES)
-    own = found[env.id].load() if env.id in found else {}
+    own = _own_policies(env.id)
     if name == "random":
-        if options:
-            raise ValueError(f"policy 'random' has no options, got {', '.join(options)}")
-        return Random(env)
-    if name in own:
-        return own[name](env, **options)
-    if name in found and name not in entries(ENVS):
-        return found[name].load()(env, **options)
-    names = policy_names(env.id)
-    raise ValueError(f"{env.id} has no policy {name!r}{close_match(name, names)}; policies: {', '.join(names)}")
+        factory: Any = Random
+    elif name in own:
+        factory = own[name]
+    elif name in _policies_for_all():
+        factory = plugins.load(POLICIES, name, "policy")
+    else:
+        raise UsageError(refusal(f"policy of {env.id}", name, policy_names(env.id)))
+    _check_options(f"policy {name}", factory, options)
+    return factory(env, **options)
+
+
+def _own_policies(env_id: str) -> dict[str, Any]:
+    """The scripted policies that came with an environment: the entry point of its id."""
+    return plugins.load(POLICIES, env_id, "policies") if env_id in plugins.found(POLICIES) else {}
+
+
+def _policies_for_all() -> list[str]:
+    """Entry points that are a policy of their own and no environment's set of them."""
+    envs = plugins.found(ENVS)
+    return [name for name in plugins.found(POLICIES) if name not in envs]
+
+
+def _check_options(what: str, factory: Any, given: dict[str, Any]) -> None:
+    """Refuse options that `factory` (whose first parameter is the environment) does not name."""
+    parameters = list(inspect.signature(factory).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters]
+    for name in given:
+        if name not in known:
+            raise UsageError(refusal(f"option of {what}", name, known))

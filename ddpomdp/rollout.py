@@ -51,7 +51,7 @@ def rollout(
     """
     luck = jax.random.fold_in(key, 1) if luck is None else luck
     noise = jax.random.fold_in(luck, 2)
-    state, ts = env.reset(key, luck)
+    state, ts = env.reset(key, luck, env_params)
 
     def tick(carry, _):
         state, ts, memory = carry

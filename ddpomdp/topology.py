@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ddpomdp.options import choose
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -37,6 +39,5 @@ TOPOLOGIES = {
 
 def topology(name: str) -> Topology:
     """A topology by name; ValueError lists the names."""
-    if name not in TOPOLOGIES:
-        raise ValueError(f"unknown topology {name!r}; topologies: {', '.join(TOPOLOGIES)}")
+    choose("topology", name, TOPOLOGIES)
     return TOPOLOGIES[name]

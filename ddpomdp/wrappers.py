@@ -44,10 +44,10 @@ class Vector:
             raise ValueError(f"autoreset: got {autoreset!r}, allowed: same_step, next_step, off")
         self.env, self.num_envs, self.autoreset = env, num_envs, autoreset
 
-    def reset(self, key: jax.Array) -> tuple[Running, TimeStep]:
+    def reset(self, key: jax.Array, params: Params | None = None) -> tuple[Running, TimeStep]:
         """Start `num_envs` episodes; episode b starts from the b-th of keys split from `key`."""
         keys = jax.random.split(key, self.num_envs)
-        state, ts = jax.vmap(self.env.reset)(keys)
+        state, ts = jax.vmap(lambda key: self.env.reset(key, params=params))(keys)
         zero = jnp.zeros(self.num_envs, jnp.float32)
         ints = jnp.zeros(self.num_envs, jnp.int32)
         running = Running(
@@ -84,7 +84,7 @@ class Vector:
         resets = ends if self.autoreset == "same_step" else running.done & (self.autoreset == "next_step")
         if self.autoreset != "off":
             fresh_luck = jax.random.fold_in(key, 1)
-            fresh_state, fresh_ts = self.env.reset(key, fresh_luck)
+            fresh_state, fresh_ts = self.env.reset(key, fresh_luck, params)
             pick = lambda new, old: jax.tree.map(lambda a, b: jnp.where(resets, a, b), new, old)  # noqa: E731
             state, ts = pick(fresh_state, state), pick(fresh_ts, ts)
             luck = jnp.where(resets, fresh_luck, luck)

@@ -24,7 +24,8 @@ from synthetic_trace import (
 )
 
 from ddpomdp import picture
-from ddpomdp.critical_path import Kind, timeline
+from ddpomdp.critical_path import timeline
+from ddpomdp.enums import EventKind
 
 ROLES = ("lead", "searcher")
 
@@ -279,7 +280,12 @@ def test_rows_after_the_end_of_the_episode_are_ignored():
 def test_every_call_of_a_swarm_starts_when_its_cause_says():
     found = timeline(swarm(40, rounds=3, messages=True, teams=4))
     calls, edges = found.calls, found.edges
-    assert {Kind(kind) for kind in calls.kind} >= {Kind.SPAWN, Kind.DELEGATE, Kind.MESSAGE, Kind.RETURN}
+    assert {EventKind(kind) for kind in calls.kind} >= {
+        EventKind.SPAWN,
+        EventKind.DELEGATE,
+        EventKind.MESSAGE,
+        EventKind.RETURN,
+    }
     for kind in ("spawn", "delegate", "return", "message", "wait"):
         of_kind = edges.of(kind)
         assert len(of_kind) > 0
@@ -348,7 +354,7 @@ def test_draw_takes_short_truncated_and_single_episodes(events, width_in):
 def test_a_truncated_wait_lasts_until_the_horizon():
     found = timeline(swarm(7, rows=9))
     last = found.calls[int(found.critical[-1])]
-    assert (last.uid, last.kind) == (0, Kind.WAIT)
+    assert (last.uid, last.kind) == (0, EventKind.WAIT)
     assert last.end_ms == found.calls.end_ms.max() == found.wall_ms
 
 

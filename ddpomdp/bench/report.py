@@ -40,7 +40,7 @@ def write(store: Store, suite: Suite, numbers: Mapping[str, Any]) -> Path:
         run=store.run,
         numbers=numbers,
         metrics=suite.metrics,
-        headline=_headline(numbers["table"], suite.metrics, suite.group_by),
+        headline=headline(numbers["table"], suite.metrics, suite.group_by),
         seeds=len({row["seed"] for row in rows}),
         episodes=len(rows),
         sections=list(suite.sections(rows, dict(numbers))) if rows else [],
@@ -147,7 +147,7 @@ def _draw(curve: Curve, lines: Mapping[str, list[tuple[float, ...]]], theme: str
     return out.getvalue()
 
 
-def _headline(entries: list[dict[str, Any]], metrics: tuple[Metric, ...], group_by: tuple[str, ...]) -> list[dict]:
+def headline(entries: list[dict[str, Any]], metrics: tuple[Metric, ...], group_by: tuple[str, ...]) -> list[dict]:
     """The headline tables: title, lines with their summaries, and the axis of the score."""
     score = metrics[0]
     tables: dict[str, dict[str, Any]] = {}

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SPAWN, Harness, core_tools
+from ddpomdp.options import choose, number, resolve, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
-from ddpomdp.presets import choose, number, resolve, whole
 from ddpomdp.rules import Config
-from ddpomdp.topology import TOPOLOGIES, topology
+from ddpomdp.topology import topology
 from ddpomdp_envs.search import MODELS, RULES, Search, search_params
 
 ID, VERSION = "Search-v0", "0.1.0"
@@ -69,7 +69,6 @@ def make_env(**given: Any) -> Env:
     """Search-v0; see the card for options. ValueError names what was got and what is allowed."""
     options = resolve(ID, DEFAULTS, PRESETS, given)
     choose("model", options["model"], MODELS)
-    choose("topology", options["topology"], TOPOLOGIES)
     spec = reward_spec(options["reward"])
     for name, low, high in (
         ("capacity", 1, 4_096),
@@ -191,14 +190,15 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
 
 
 def _frozen(names: Any, roles: tuple[str, ...]) -> tuple[int, ...]:
-    if isinstance(names, str) or not all(name in roles[1:] for name in names):
-        raise ValueError(f"frozen_roles: got {names!r}, allowed: a tuple of {', '.join(roles[1:])}")
+    if not isinstance(names, list | tuple) or not all(name in roles[1:] for name in names):
+        raise ValueError(f"frozen_roles: got {names!r}, allowed: a list of {', '.join(roles[1:])}")
     return tuple(sorted(roles.index(name) for name in set(names)))
 
 
 def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str, ...] = ()) -> tuple:
     ok = lambda v: v in words if isinstance(v, str) else isinstance(v, int) and not isinstance(v, bool) and v in numbers  # noqa: E731
-    if isinstance(values, str) or not values or not all(ok(v) for v in values) or len(set(values)) != len(values):
+    several = isinstance(values, list | tuple) and values and all(ok(v) for v in values)
+    if not several or len(set(values)) != len(values):
         allowed = [f"{numbers[0]}..{numbers[-1]}"] if len(numbers) else []
         raise ValueError(f"{name}: got {values!r}, allowed: distinct values of {', '.join((*allowed, *words))}")
     return tuple(values)
