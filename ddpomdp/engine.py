@@ -261,7 +261,7 @@ class Engine:
         to = at(self.arg(call, DELEGATE, "to"))
         mine = lives.alive & (lives.home >= 0)
         to_n, delegates_n = rows(to, lives.home), rows(delegates, lives.home)
-        idle = lives.returned & ~lives.unread
+        idle = lives.returned & ~lives.unread & (lives.arrival_ms <= rows(at(lives.clock_ms), lives.home))
         target = mine & delegates_n & idle & ((to_n == 0) | (lives.rank == to_n - 1)) & ~leaving
         ordinal = jnp.where(to_n == 0, lives.rank, 0)
         handed = _count(target, lives.home, holder)
@@ -954,9 +954,8 @@ class Engine:
     def roster_order(self, lives: Lives, place_slot: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(slots int32[N] sorted by parent place, roster class, uid; start int32[P] of each place's children)."""
         clock = rows(lives.clock_ms, rows(place_slot, lives.home))
-        arrived = lives.returned & lives.unread & (lives.arrival_ms <= clock)
-        group = jnp.where(arrived, 1, 3)
-        group = jnp.where(lives.returned & ~lives.unread, 0, group)
+        arrived = lives.returned & (lives.arrival_ms <= clock)
+        group = jnp.where(arrived, jnp.where(lives.unread, 1, 0), 3)
         num_places, num_uids = place_slot.shape[0], sum(self.config.max_lives) + 1
         child = lives.alive & (lives.home >= 0)
         key = (jnp.where(child, lives.home, num_places) * 4 + group) * num_uids + jnp.where(child, lives.uid, 0)
