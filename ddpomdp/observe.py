@@ -125,9 +125,8 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
     filled = (slot >= 0) & held[:, None]
     at = lambda x: rows(x, slot)  # noqa: E731
     clock = rows(lives.clock_ms, state.place_slot)[:, None]
-    back = at(lives.returned)
-    arrived = back & at(lives.unread) & (at(lives.arrival_ms) <= clock)
-    idle = back & ~at(lives.unread)
+    back = at(lives.returned) & (at(lives.arrival_ms) <= clock)
+    arrived, idle = back & at(lives.unread), back & ~at(lives.unread)
     columns = [
         f(idle),
         f(arrived),
