@@ -87,7 +87,7 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
     """
     below = children(lives, place_slot)
     at = lambda x: rows(x, place_slot)  # noqa: E731
-    held = place_slot >= 0
+    held = (place_slot >= 0) & at(lives.alive)  # the end moves no clock
     waiting = jnp.where(held, at(lives.waiting), 0)
     clock = at(lives.clock_ms)
     posted = (at(mail.count) > 0) & (at(mail.arrival_ms) > clock)
