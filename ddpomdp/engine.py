@@ -899,13 +899,12 @@ class Engine:
                 since_ms=jnp.where(orphan, since, lives.since_ms),
                 arrival_ms=jnp.where(orphan, jnp.maximum(lives.arrival_ms, since), lives.arrival_ms),
             )
-        alive = lives.alive & ~leaving
+        alive = lives.alive & ~leaving & ~state.ended
         place = jnp.arange(place_slot.shape[0], dtype=jnp.int32)
         has_child = jnp.any(alive[None, :] & (lives.home[None, :] == place[:, None]), axis=-1)
         keeps = (place == 0) | (has_child & ~leaving_place)
         place_slot = jnp.where(keeps, place_slot, -1)
         own_place = jnp.where((lives.place >= 0) & rows(keeps, lives.place) & alive, lives.place, -1)
-        alive = alive & ~state.ended
         lost = jnp.where(leaving, state.mail.count, 0)
         lives = replace(
             lives,
