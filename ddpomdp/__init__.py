@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddpomdp.params import Params, RewardSpec
     from ddpomdp.policies import Policy, by_role
     from ddpomdp.registry import list_envs, make, policy
-    from ddpomdp.rollout import Rollout, branch, rollout
+    from ddpomdp.rollouts import Rollout, branch, rollout
     from ddpomdp.state import State
     from ddpomdp.timestep import Event, Observation, TimeStep
 
@@ -38,9 +38,9 @@ _HOMES = {
     "list_envs": "registry",
     "make": "registry",
     "policy": "registry",
-    "Rollout": "rollout",
-    "branch": "rollout",
-    "rollout": "rollout",
+    "Rollout": "rollouts",
+    "branch": "rollouts",
+    "rollout": "rollouts",
     "State": "state",
     "Event": "timestep",
     "Observation": "timestep",

@@ -16,7 +16,7 @@ from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree
-from ddpomdp.rollout import renewed
+from ddpomdp.rollouts import renewed
 from ddpomdp.timestep import Event
 
 REFUSED = ("refused_births", "refused_places", "refused_rows", "refused_claims")  # of TimeStep.info

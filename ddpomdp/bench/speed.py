@@ -48,7 +48,7 @@ def measure(name: str, calls: int = CALLS) -> dict[str, Any]:
 
     import ddpomdp
     from ddpomdp import wrappers
-    from ddpomdp.rollout import renewed
+    from ddpomdp.rollouts import renewed
 
     case = CASES[name]
     env = ddpomdp.make("Search-v0", preset=case.preset)
@@ -155,7 +155,7 @@ def _lines(result: dict[str, Any]) -> str:
             f"  a call{episode:<17}{result['wall_s']:12,.2f} s wall, {result['cpu_s']:,.2f} CPU-seconds",
             f"  team alive             {result['alive']:12.1%}   turns that are decisions {result['decisions']:.1%}",
             f"  compile                {result['compile_s']:12,.1f} s     peak memory {result['peak_mb']:,.0f} MB",
-            f"  load average {result['load']:.2f}, device {result['device']}, episodes ended {result['episodes_ended']}",
+            f"  episodes ended {result['episodes_ended']}, load average {result['load']:.2f}, {result['device']}",
         )
     )
 

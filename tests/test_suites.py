@@ -1,0 +1,158 @@
+"""The suites `quick` and `calibration` in tiny sizes, through the command line."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import ddpomdp
+from ddpomdp import cli
+from ddpomdp.bench import episode, find
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=single,swarm-4-standard,swarm-12-standard"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_users_run_it():
+    """Under JAX's own settings; conftest.py asks for explicit ranks, which the engine does not keep to."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_run(as_users_run_it, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quick") / "run"
+    assert cli.main(["bench", "quick", "--out", str(folder), *QUICK]) == 0
+    return folder
+
+
+def rows_of(folder):
+    return [json.loads(line) for path in (folder / "rows").glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def test_quick_is_complete_and_every_number_follows_from_its_rows(quick_run, capsys):
+    results = json.loads((quick_run / "results.json").read_text("utf-8"))
+    assert (results["missing"], results["failed"]) == ([], {})
+    assert [tuple(entry["group"].values())[2:] for entry in results["table"]] == [
+        (model, policy)
+        for model in ("strong", "weak")
+        for policy in ("single", "swarm-4-standard", "swarm-12-standard")
+    ]
+    assert all(entry["metrics"]["quality"]["episodes"] == 6 for entry in results["table"])
+    assert len(rows_of(quick_run)) == 36
+    assert cli.main(["report", str(quick_run), "--check"]) == 0
+    done = subprocess.run([sys.executable, ROOT / "tests" / "recompute.py", quick_run], capture_output=True, text=True)
+    assert (done.returncode, "numbers agree" in done.stdout) == (0, True), done.stdout
+
+
+def test_quick_compares_teams_with_one_agent(quick_run):
+    rows = rows_of(quick_run)
+    results = json.loads((quick_run / "results.json").read_text("utf-8"))
+    (line,) = (
+        line
+        for line in results["analysis"]["against_single"]
+        if (line["model"], line["policy"]) == ("strong", "swarm-12-standard")
+    )
+
+    def mean(key, policy, seed):
+        values = [row[key] for row in rows if (row["model"], row["policy"], row["seed"]) == ("strong", policy, seed)]
+        assert len(values) == 3
+        return sum(values) / 3
+
+    gains = [mean("quality", "swarm-12-standard", s) - mean("quality", "single", s) for s in (0, 1)]
+    speedups = [mean("wall_s", "single", s) / mean("wall_s", "swarm-12-standard", s) for s in (0, 1)]
+    assert line["quality"]["mean"] == pytest.approx(sum(gains) / 2)
+    assert line["speedup"]["mean"] == pytest.approx(sum(speedups) / 2)
+    assert line["speedup"]["mean"] > 2
+
+
+def test_quick_report_shows_tables_curves_and_traces(quick_run):
+    page = (quick_run / "report.html").read_text("utf-8")
+    for words in (
+        "Against one agent",
+        "Width and brief, weak model",
+        "A swarm of 12 searchers",
+        "One agent does it all",
+    ):
+        assert words in page
+    assert len(list((quick_run / "pictures").rglob("*.png"))) == 2
+
+
+def test_policies_meet_the_same_tasks(quick_run):
+    """The answerable rows of an episode are the task's, so they agree where key and model agree."""
+    answerable = {}
+    for row in rows_of(quick_run):
+        answerable.setdefault((row["seed"], row["episode"]), set()).add(row["answerable"])
+    assert len(answerable) == 6
+    assert all(len(values) == 1 for values in answerable.values())
+    assert len(set.union(*answerable.values())) > 1
+
+
+def test_resume_runs_only_what_is_missing(quick_run, capsys):
+    before = {path.name: path.read_bytes() for path in (quick_run / "rows").glob("*.jsonl")}
+    results = (quick_run / "results.json").read_bytes()
+    victim = quick_run / "rows" / "Search-v0.small.weak.swarm-4-standard.s1.jsonl"
+    victim.unlink()
+    assert cli.main(["bench", "quick", "--out", str(quick_run), "--resume", *QUICK]) == 0
+    assert "11 of 12 cells are done already" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (quick_run / "rows").glob("*.jsonl")} == before
+    assert (quick_run / "results.json").read_bytes() == results
+
+
+def test_models_differ_in_numbers_only():
+    """`quick` compiles one environment and passes the other model's numbers: it is the same program."""
+
+    def program(model):
+        env = ddpomdp.make("Search-v0", preset="tiny", model=model)
+        policy = ddpomdp.policy("swarm", env, n=2)
+        play = partial(episode.play.__wrapped__, env, policy, num_ticks=8)
+        keys = jax.random.split(jax.random.key(0), 2)
+        closed = jax.make_jaxpr(lambda *args: play(*args))(policy.init(env), keys, env.params)
+        return str(closed.jaxpr), [np.asarray(x).tolist() for x in closed.consts]
+
+    strong, weak = (ddpomdp.make("Search-v0", model=model).params for model in ("strong", "weak"))
+    assert float(strong.task.hard) != float(weak.task.hard)
+    assert program("strong") == program("weak")
+
+
+def test_scripts_of_one_environment_share_a_compilation():
+    env = ddpomdp.make("Search-v0")
+    single, swarm = ddpomdp.policy("single", env), ddpomdp.policy("swarm", env)
+    assert single == swarm and hash(single) == hash(swarm)
+    assert [len(policy.init(env)[0]) for policy in (single, swarm)] == [8, 8]
+    assert single.lines != swarm.lines
+
+
+def test_calibration_plan_and_table():
+    """The setting of every published number, and the table from invented rows: errors, band, fit."""
+    suite = find("calibration")
+    _, cells = suite.plan({"episodes": 2, "seeds": [0, 1]})
+    assert len(cells) == 8
+    assert {(cell.settings["model"], cell.settings["policy"]) for cell in cells} == {
+        ("strong", "single"),
+        ("strong", "swarm-12-standard"),
+        ("weak", "single"),
+        ("weak", "swarm-10-standard"),
+    }
+    quality = {"single": 0.8, "swarm-12-standard": 0.79, "swarm-10-standard": 0.362}
+    rows = [
+        {
+            **cell.settings,
+            "seed": cell.seed,
+            "quality": quality[cell.settings["policy"]] + (0.01 if cell.seed else -0.01),
+        }
+        for cell in cells
+    ]
+    analysis = suite.analyse(rows)
+    assert [round(line["error_pp"], 6) for line in analysis["numbers"]] == [7.3, 0.0, 59.9, 5.0]
+    assert [line["within"] for line in analysis["numbers"]] == [False, True, False, True]
+    assert all(line["in_fit"] for line in analysis["numbers"])
+    (section,) = suite.sections(rows, {"analysis": analysis})
+    (table,) = section.tables
+    assert [line[8] for line in table.rows] == ["not within", "within", "not within", "within"]
