@@ -68,9 +68,10 @@ def read(state: State, call: Call, params: Params) -> Read:
 def survivors(state: State, load: jax.Array, params: Params) -> jax.Array:
     """uint32[P, W]: entries whose fixed luck survives a reading load f32[P]."""
     share = params.reading.capacity / jnp.maximum(load, params.reading.capacity)
-    luck = state.log.entries[:, claims.LUCK].astype(jnp.float32) * jnp.float32(2.0**-16)
-    kept = (luck[None, :] < share[:, None]).reshape(load.shape[0], -1, state.log.per_row)
-    bits = jnp.sum(kept << jnp.arange(state.log.per_row, dtype=jnp.int32), axis=-1, dtype=jnp.int32)
+    luck = (state.log.fixed >> jnp.uint32(16)).astype(jnp.float32) * jnp.float32(2.0**-16)  # [K, M]
+    bits = jnp.zeros((load.shape[0], luck.shape[1]), jnp.int32)
+    for k in range(state.log.per_row):
+        bits = bits | ((luck[k] < share[:, None]).astype(jnp.int32) << k)
     return claims.pack(bits, state.log.per_row)
 
 

@@ -15,32 +15,50 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddpomdp.harness import CLAIMS
-from ddpomdp.pytree import once, pytree, replace
+from ddpomdp.pytree import pytree
 
 WORD = 32
-# Columns of an entry.
-VALUE, CONFIDENCE, ORIGIN, ORIGIN_SLOT, LUCK, FLAGS = range(6)
-COLUMNS = 6
-# Bits of FLAGS.
+# Flags of an entry.
 RECORDED, VERDICT, TAINTED, UNTRUSTED, HAS_TWIN, IS_TWIN, ACCEPT = (1 << i for i in range(7))
+MAX_VALUE, MAX_UID = 2**4 - 1, 2**20 - 1
 
 
 @pytree
 class Log:
-    """All claims of an episode, as integers (confidence and luck in units of 2**-16)."""
+    """All entries of an episode, packed; read it through `entry`."""
 
-    entries: jax.Array  # int32[L,6]  value, confidence, origin uid, origin slot, luck, flags
-    count: jax.Array  # int32[M]    entries written per row
+    head: jax.Array  # int32[K,M]   value, flags << 4, origin uid << 11
+    fixed: jax.Array  # uint32[K,M]  confidence, luck << 16, both in units of 2**-16
+    slot: jax.Array  # int32[K,M]   slot of the origin
+    count: jax.Array  # int32[M]     entries written per row
 
     @property
     def per_row(self) -> int:
         """K."""
-        return self.entries.shape[0] // self.count.shape[0]
+        return self.head.shape[0]
 
-    def column(self, index: int) -> list[jax.Array]:
-        """One column as int32[M] per k."""
-        table = self.entries[:, index].reshape(self.count.shape[0], self.per_row)
-        return [table[:, k] for k in range(self.per_row)]
+
+@pytree
+class Entry:
+    """Entries of the log, any shape."""
+
+    value: jax.Array  # int32  of a verdict: the place k of the claim it speaks of
+    flags: jax.Array  # int32
+    origin: jax.Array  # int32  uid
+    confidence: jax.Array  # int32  in 2**-16
+
+
+def entry(log: Log, place: jax.Array) -> Entry:
+    """Entries at places int32[...] of the log (row * K + k; negative ones read place 0: mask the result)."""
+    place = jnp.maximum(place, 0)
+    row, k = place // log.per_row, place % log.per_row
+    head = log.head[k, row]
+    return Entry(
+        value=head & MAX_VALUE,
+        flags=(head >> 4) & 127,
+        origin=head >> 11,
+        confidence=(log.fixed[k, row] & jnp.uint32(0xFFFF)).astype(jnp.int32),
+    )
 
 
 @pytree
@@ -61,10 +79,8 @@ def empty_log(num_rows: int, per_row: int) -> Log:
     """A log without entries; claims per row must divide 32, so that a word of a set holds whole rows."""
     if per_row < 1 or WORD % per_row:
         raise ValueError(f"claims per row: got {per_row}, allowed: 1, 2, 4, 8, 16, 32")
-    return Log(
-        entries=jnp.zeros((num_rows * per_row, COLUMNS), jnp.int32).at[:, ORIGIN].set(-1),
-        count=jnp.zeros(num_rows, jnp.int32),
-    )
+    zero = jnp.zeros((per_row, num_rows), jnp.int32)
+    return Log(head=zero, fixed=zero.astype(jnp.uint32), slot=zero, count=zero[0])
 
 
 def record(log: Log, new: NewClaims, uid: jax.Array, order: jax.Array) -> tuple[Log, jax.Array, jax.Array]:
@@ -75,30 +91,33 @@ def record(log: Log, new: NewClaims, uid: jax.Array, order: jax.Array) -> tuple[
     """
     num_rows, per_row = log.count.shape[0], log.per_row
     row = jnp.where(new.made, new.row, num_rows)  # out of range: dropped
+    safe = jnp.minimum(row, num_rows - 1)
     big = jnp.int32(2**30)
-    place = jnp.full(uid.shape, -1, jnp.int32)
-    waiting = new.made
-    slots = jnp.arange(uid.shape[0], dtype=jnp.int32)
-    entries, count = log.entries, log.count
+    waiting, count = new.made, log.count
+    k = jnp.full_like(uid, per_row)
+    twin = jnp.zeros_like(new.made)
     for _ in range(min(2, per_row)):
         first = jnp.full(num_rows, big, jnp.int32).at[row].min(jnp.where(waiting, order, big), mode="drop")
-        safe = jnp.minimum(row, num_rows - 1)
         used = count[safe]
         wins = waiting & (first[safe] == order) & (used < per_row)
-        twin = wins & new.twin & (used + 1 < per_row)
-        index = jnp.where(wins, safe * per_row + used, log.entries.shape[0])
-        flags = new.flags | RECORDED | jnp.where(twin, HAS_TWIN, 0)
-        luck = (new.luck >> jnp.uint32(16)).astype(jnp.int32)
-        entry = jnp.stack([new.value, new.confidence, uid, slots, luck, flags], axis=-1)
-        entries = entries.at[index].set(entry, mode="drop")
-        twin_index = jnp.where(twin, index + 1, log.entries.shape[0])
-        twin_flags = jnp.full_like(flags, RECORDED | IS_TWIN)
-        twin_entry = jnp.stack([new.twin_value, new.confidence, uid, slots, luck, twin_flags], axis=-1)
-        entries = entries.at[twin_index].set(twin_entry, mode="drop")
-        count = count.at[jnp.where(wins, safe, num_rows)].add(1 + twin.astype(jnp.int32), mode="drop")
-        place = jnp.where(wins, index, place)
+        twin = twin | (wins & new.twin & (used + 1 < per_row))
+        k = jnp.where(wins, used, k)
+        count = count.at[jnp.where(wins, safe, num_rows)].add(jnp.where(wins & twin, 2, 1), mode="drop")
         waiting = waiting & ~wins
-    return replace(log, entries=entries, count=count), place, waiting
+    written = k < per_row
+    both = lambda own, other: jnp.concatenate([own, other])  # noqa: E731
+    flags = new.flags | RECORDED | jnp.where(twin, HAS_TWIN, 0)
+    head = both(new.value | (flags << 4), new.twin_value | ((RECORDED | IS_TWIN) << 4)) | (both(uid, uid) << 11)
+    fixed = jnp.minimum(new.confidence, 2**16 - 1).astype(jnp.uint32) | (new.luck & jnp.uint32(0xFFFF0000))
+    slots = jnp.arange(uid.shape[0], dtype=jnp.int32)
+    at = (both(k, jnp.where(twin, k + 1, per_row)), both(safe, safe))
+    log = Log(
+        head=log.head.at[at].set(head, mode="drop"),
+        fixed=log.fixed.at[at].set(both(fixed, fixed), mode="drop"),
+        slot=log.slot.at[at].set(both(slots, slots), mode="drop"),
+        count=count,
+    )
+    return log, jnp.where(written, safe * per_row + k, -1), waiting
 
 
 # Sets --------------------------------------------------------------------------------------------------------------
@@ -146,10 +165,7 @@ def union(words: jax.Array, axis: int = 0) -> jax.Array:
 
 @pytree
 class Facts:
-    """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap.
-
-    The columns of the log come along, one contiguous array per k.
-    """
+    """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap."""
 
     claim: jax.Array  # int32[M]    entries that are claims, not verdicts
     twin: jax.Array  # int32[M]    claims with a garbled twin in the next place
@@ -168,8 +184,9 @@ class Facts:
 def facts(log: Log) -> Facts:
     """The facts of a log."""
     places = range(log.per_row)
-    wanted = (VALUE, CONFIDENCE, ORIGIN, ORIGIN_SLOT, FLAGS)
-    value, confidence, origin, origin_slot, flags = once(lambda: [log.column(index) for index in wanted])
+    value = [log.head[k] & MAX_VALUE for k in places]
+    flags = [(log.head[k] >> 4) & 127 for k in places]
+    origin = [log.head[k] >> 11 for k in places]
     bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
     any_of = lambda parts: functools.reduce(jnp.bitwise_or, parts, jnp.zeros_like(log.count))  # noqa: E731
     is_claim = [(f & (RECORDED | VERDICT)) == RECORDED for f in flags]
@@ -193,9 +210,9 @@ def facts(log: Log) -> Facts:
         tainted=flagged(TAINTED),
         untrusted=flagged(UNTRUSTED),
         value=value,
-        confidence=confidence,
+        confidence=[(log.fixed[k] & jnp.uint32(0xFFFF)).astype(jnp.int32) for k in places],
         origin=origin,
-        origin_slot=origin_slot,
+        origin_slot=[log.slot[k] for k in places],
         same=same,
         before=before,
         accepts=yes,

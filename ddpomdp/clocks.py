@@ -35,7 +35,7 @@ class Children:
     """What is out below each parent place, seen by the parent's clock. Axis P."""
 
     count: jax.Array  # int32[P]  live children
-    idle: jax.Array  # int32[P]  returned and read
+    idle: jax.Array  # int32[P]  returned and read (an adopted one: once it is adopted by the clock)
     unread: jax.Array  # int32[P]  return has arrived and is not read
     out: jax.Array  # int32[P]  at work, as far as the parent can know
     running_ms: jax.Array  # int32[P]  smallest clock of a child that has not returned, FAR if there is none
@@ -49,13 +49,14 @@ def children(lives: Lives, place_slot: jax.Array) -> Children:
     mine = lives.alive[None, :] & (lives.home[None, :] == place) & (place_slot >= 0)[:, None]
     clock = rows(lives.clock_ms, place_slot)[:, None]
     running = mine & ~lives.returned[None, :]
-    unread = mine & (lives.returned & lives.unread)[None, :]
-    coming = unread & (lives.arrival_ms[None, :] > clock)
+    back = mine & lives.returned[None, :]
+    coming = back & (lives.arrival_ms[None, :] > clock)
+    arrived, unread = back & ~coming, lives.unread[None, :]
     total = lambda flags: jnp.sum(flags, axis=-1, dtype=jnp.int32)  # noqa: E731
     return Children(
         count=total(mine),
-        idle=total(mine & (lives.returned & ~lives.unread)[None, :]),
-        unread=total(unread & ~coming),
+        idle=total(arrived & ~unread),
+        unread=total(arrived & unread),
         out=total(running | coming),
         running_ms=jnp.min(jnp.where(running, lives.clock_ms[None, :], FAR), axis=-1),
         next_ms=jnp.min(jnp.where(coming, lives.arrival_ms[None, :], FAR), axis=-1),
@@ -90,8 +91,7 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
     held = (place_slot >= 0) & at(lives.alive)
     waiting = jnp.where(held, at(lives.waiting), 0)
     clock = at(lives.clock_ms)
-    posted = (at(mail.count) > 0) & (at(mail.arrival_ms) > clock)
-    mail_ms = jnp.where(posted, at(mail.arrival_ms), FAR)
+    mail_ms = jnp.where(at(mail.count) > 0, jnp.maximum(at(mail.arrival_ms), clock), FAR)  # still unopened
     is_one = waiting == 1 + WaitFor.ONE
     is_all = waiting == 1 + WaitFor.ALL
     awaited = jnp.where(is_one, jnp.minimum(below.next_ms, mail_ms), below.next_ms)
@@ -102,7 +102,7 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
     moves = (waiting > 0) & (below.running_ms >= target)
     late = moves & (deadline < awaited)
     place = jnp.arange(place_slot.shape[0], dtype=jnp.int32)[:, None]
-    mine = lives.alive[None, :] & (lives.home[None, :] == place) & (lives.returned & lives.unread)[None, :]
+    mine = lives.alive[None, :] & (lives.home[None, :] == place) & lives.returned[None, :]
     arrives = jnp.sum(mine & (lives.arrival_ms[None, :] == target[:, None]), axis=-1, dtype=jnp.int32)
     left = at(lives.wait_left) - jnp.where(moves, arrives, 0)
     over = moves & (is_one | is_all | late | (left <= 0))

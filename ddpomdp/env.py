@@ -280,7 +280,7 @@ class Env:
         tool = jnp.where(here, call.tool, 0)
         holder = before.place_slot
         grants = tick.grants
-        own = lambda x, other: jnp.where(state.lives.place >= 0, rows(x, state.lives.place), other)  # noqa: E731
+        own = lambda x: jnp.where(grants.seat >= 0, rows(x, grants.seat), 0)  # noqa: E731
         parent = rows(holder, was.home)
         only = lambda x: jnp.where(here, x, 0)  # noqa: E731
 
@@ -297,8 +297,10 @@ class Env:
         group = jnp.where(here & (tool == MESSAGE) & (to < len(GROUPS)), to + 1, Group.NONE)
 
         refused = tick.refused_claim.astype(jnp.int32)
-        refused = refused + jnp.where(tool == SPAWN, own(grants.asked - grants.born, 0), 0)
-        refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows, 0), 0)
+        asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
+        born = jnp.where(state.ended, 0, own(grants.born))
+        refused = refused + jnp.where((tool == SPAWN) & ~tick.leaving, asked - born, 0)
+        refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows), 0)
         undelivered = jnp.where(tick.posted.undeliverable > 0, 1, 0)  # at the receiver; messages to one child only
         to_child = jnp.where(was.home >= 0, undelivered * named, 0)
         lost = jnp.sum(jnp.where(was.home[None, :] == place, to_child[None, :], 0), axis=-1, dtype=jnp.int32)

@@ -63,7 +63,7 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
     to = at(rules.arg(call, DELEGATE, "to"))
     mine = lives.alive & (lives.home >= 0)
     to_n, delegates_n = rows(to, lives.home), rows(delegates, lives.home)
-    idle = lives.returned & ~lives.unread
+    idle = lives.returned & ~lives.unread & (lives.arrival_ms <= rows(at(lives.clock_ms), lives.home))
     target = mine & delegates_n & idle & ((to_n == 0) | (lives.rank == to_n - 1)) & ~leaving
     ordinal = jnp.where(to_n == 0, lives.rank, 0)
     handed = per_parent(target, lives.home, holder)

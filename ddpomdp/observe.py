@@ -91,13 +91,13 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
     result = jnp.where(here[:, None], result, 0.0)
 
     place = lives.newest
-    entry = log.entries[jnp.maximum(place, 0)]  # [N, C, 6]
+    entry = claims_.entry(log, place)  # [N, C]
     claims = jnp.stack(
         [
             f(jnp.maximum(place, 0) // log.per_row) / num_rows,
-            f(entry[..., claims_.VALUE]),
-            f(entry[..., claims_.CONFIDENCE]) * 2.0**-16,
-            f(entry[..., claims_.ORIGIN] == lives.uid[:, None]),
+            f(entry.value),
+            f(entry.confidence) * 2.0**-16,
+            f(entry.origin == lives.uid[:, None]),
         ],
         axis=-1,
     )
@@ -125,9 +125,8 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
     filled = (slot >= 0) & held[:, None]
     at = lambda x: rows(x, slot)  # noqa: E731
     clock = rows(lives.clock_ms, state.place_slot)[:, None]
-    back = at(lives.returned)
-    arrived = back & at(lives.unread) & (at(lives.arrival_ms) <= clock)
-    idle = back & ~at(lives.unread)
+    back = at(lives.returned) & (at(lives.arrival_ms) <= clock)
+    arrived, idle = back & at(lives.unread), back & ~at(lives.unread)
     columns = [
         f(idle),
         f(arrived),

@@ -175,9 +175,8 @@ def remove(rules: Rules, before: State, state: State, leaving: jax.Array) -> tup
 def roster_order(rules: Rules, lives: Lives, place_slot: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(slots int32[N] sorted by parent place, roster class, uid; start int32[P] of each place's children)."""
     clock = rows(lives.clock_ms, rows(place_slot, lives.home))
-    arrived = lives.returned & lives.unread & (lives.arrival_ms <= clock)
-    group = jnp.where(arrived, 1, 3)
-    group = jnp.where(lives.returned & ~lives.unread, 0, group)
+    arrived = lives.returned & (lives.arrival_ms <= clock)
+    group = jnp.where(arrived, jnp.where(lives.unread, 1, 0), 3)
     num_places, num_uids = place_slot.shape[0], sum(rules.config.max_lives) + 1
     child = lives.alive & (lives.home >= 0)
     key = (jnp.where(child, lives.home, num_places) * 4 + group) * num_uids + jnp.where(child, lives.uid, 0)

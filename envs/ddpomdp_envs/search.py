@@ -100,14 +100,36 @@ class Rows:
     """Hidden facts of an episode. Axis M."""
 
     truth: jax.Array  # int32[M]
-    modal: jax.Array  # int32[M]    offset of the modal wrong value, 0..6
-    poison: jax.Array  # int32[M]    poisoned value
-    hard: jax.Array  # bool[M]
     answerable: jax.Array  # bool[M]
-    poisoned: jax.Array  # bool[M]
-    tie: jax.Array  # uint32[M]
-    common: jax.Array  # f32[M]      luck shared by all who search the row
-    reject: jax.Array  # f32[M]
+    tie: jax.Array  # uint32[M]    luck of ties
+    reject: jax.Array  # f32[M]      luck of rejections
+    packed: jax.Array  # int32[M]    what a search meets, in one word: one look-up per life
+
+    def at(self, row: jax.Array) -> "Row":
+        """What those meet who work on rows int32[N]."""
+        word = self.packed[row]
+        return Row(
+            truth=_field(word, 0, 3),
+            modal=_field(word, 3, 3),
+            poison=_field(word, 6, 3),
+            hard=_field(word, 9, 1) == 1,
+            answerable=_field(word, 10, 1) == 1,
+            poisoned=_field(word, 11, 1) == 1,
+            common=_share(word, 12, 16),
+        )
+
+
+@pytree
+class Row:
+    """One row per life. Axis N."""
+
+    truth: jax.Array  # int32[N]
+    modal: jax.Array  # int32[N]    offset of the modal wrong value, 0..6
+    poison: jax.Array  # int32[N]    poisoned value
+    hard: jax.Array  # bool[N]
+    answerable: jax.Array  # bool[N]
+    poisoned: jax.Array  # bool[N]
+    common: jax.Array  # f32[N]      luck shared by all who search the row
 
 
 @pytree
@@ -187,16 +209,22 @@ class Search:
         w0, w1 = luck_.threefry(*luck_.life_key(key, lineage), row, jnp.uint32(Purpose.ROW))
         l0, l1 = luck_.threefry(*luck_.life_key(luck, lineage), row, jnp.uint32(Purpose.ROW))
         truth = _field(w1, 0, 3)
+        answerable = _share(w0, 10, 10) >= params.unanswerable
+        fields = (
+            (truth, 0),
+            (_field(w1, 3, 14) % 7, 3),
+            ((truth + 1 + _field(w1, 17, 15) % 7) % NUM_VALUES, 6),
+            (_share(w0, 20, 12) < params.hard, 9),
+            (answerable, 10),
+            (_share(w0, 0, 10) < params.poison, 11),
+            (_field(l1, 16, 16), 12),
+        )
         return Rows(
             truth=truth,
-            modal=_field(w1, 3, 14) % 7,
-            poison=(truth + 1 + _field(w1, 17, 15) % 7) % NUM_VALUES,
-            hard=_share(w0, 20, 12) < params.hard,
-            answerable=_share(w0, 10, 10) >= params.unanswerable,
-            poisoned=_share(w0, 0, 10) < params.poison,
+            answerable=answerable,
             tie=l0,
-            common=_share(l1, 16, 16),
             reject=_share(l1, 0, 16),
+            packed=sum(field.astype(jnp.int32) << shift for field, shift in fields),
         )
 
     def life(self, num_slots: int) -> Searcher:
@@ -254,29 +282,29 @@ class Search:
         work, outcome, claim = draw(Purpose.WORK), draw(Purpose.OUTCOME), draw(Purpose.CLAIM)
         fault = _share(work[0], 0, 16) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
         used = life.turns + (searching | checking)
-        row = working.row
+        row, met = working.row, facts.at(working.row)
 
         # Search: a row takes some turns; then one uniform decides what is found.
         left = jnp.where(life.left > 0, life.left, params.length[_field(work[0], 16, 10)])
         left = left - jnp.where(fault, 0, 1)
         finishes = searching & (left == 0)
         q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
-        q = q * jnp.where(facts.hard[row], params.hard_factor, 1.0)
+        q = q * jnp.where(met.hard, params.hard_factor, 1.0)
         q = q * jnp.where(life.understood, 1.0, params.lost_factor)
-        q = jnp.where(facts.answerable[row], q, 0.0)
+        q = jnp.where(met.answerable, q, 0.0)
         wrong_rate = params.wrong_rate[life.understood.astype(jnp.int32)]
         common = _share(work[1], 0, 8) < params.correlation
-        u = jnp.where(common, facts.common[row], luck_.unit(work[1]))
+        u = jnp.where(common, met.common, luck_.unit(work[1]))
         right = u < q
         found = u < q + (1.0 - q) * wrong_rate
         is_modal = _share(outcome[0], 0, 10) < params.modal
-        other = (facts.modal[row] + 1 + _field(outcome[0], 10, 12) % 6) % 7
-        offset = jnp.where(is_modal, facts.modal[row], other)
-        truth = facts.truth[row]
+        other = (met.modal + 1 + _field(outcome[0], 10, 12) % 6) % 7
+        offset = jnp.where(is_modal, met.modal, other)
+        truth = met.truth
         value = jnp.where(right, truth, (truth + 1 + offset) % NUM_VALUES)
         hit = _share(outcome[0], 22, 10) < params.poison_hit
-        poisoned = facts.poisoned[row] & hit
-        value = jnp.where(poisoned, facts.poison[row], value)
+        poisoned = met.poisoned & hit
+        value = jnp.where(poisoned, met.poison, value)
         looks_right = right | poisoned
         confidence = params.confidence[looks_right.astype(jnp.int32), _field(outcome[1], 0, 10)]
         garbled = _share(claim[0], 0, 12) < params.garble
@@ -295,19 +323,19 @@ class Search:
         target = jnp.where(is_checker, jnp.where(first >= 0, row * per_row + first, -1), named)
         target_row = jnp.maximum(target, 0) // per_row
         target_k = jnp.maximum(target, 0) % per_row
-        entry = log.entries[jnp.maximum(target, 0)]
-        is_right = (entry[:, claims_.VALUE] == facts.truth[target_row]) & facts.answerable[target_row]
-        is_right = is_right & ((entry[:, claims_.FLAGS] & claims_.TAINTED) == 0)
+        entry = claims_.entry(log, target)
+        judged = facts.at(target_row)
+        is_right = (entry.value == judged.truth) & judged.answerable & ((entry.flags & claims_.TAINTED) == 0)
         accepted = jnp.where(
             is_right,
-            luck_.unit(work[1]) < params.check_accept[facts.hard[target_row].astype(jnp.int32)],
+            luck_.unit(work[1]) < params.check_accept[judged.hard.astype(jnp.int32)],
             luck_.unit(work[1]) >= params.check_reject,
         )
         repeat = jnp.zeros_like(accepted)
         for k in range(per_row):
-            there = log.entries[target_row * per_row + k]
-            judged = ((there[:, claims_.FLAGS] & claims_.VERDICT) != 0) & (there[:, claims_.ORIGIN] == working.uid)
-            repeat = repeat | (judged & (there[:, claims_.VALUE] == target_k))
+            there = claims_.entry(log, target_row * per_row + k)
+            own = ((there.flags & claims_.VERDICT) != 0) & (there.origin == working.uid)
+            repeat = repeat | (own & (there.value == target_k))
         judges = checking & (target >= 0) & ~fault & ~repeat
         moves_on = checking & is_checker & ~fault
         rest = group & (group - jnp.uint32(1))
@@ -438,7 +466,7 @@ class Search:
 
 def _field(word: jax.Array, shift: int, bits: int) -> jax.Array:
     """int32 of `bits` bits of a word, from bit `shift`."""
-    return ((word >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
+    return ((word.astype(jnp.uint32) >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
 
 
 def _share(word: jax.Array, shift: int, bits: int) -> jax.Array:
