@@ -12,13 +12,6 @@ from ddpomdp import cli
 from ddpomdp.bench import episode
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_users_run_it():
-    """Under JAX's own settings; conftest.py asks for explicit ranks, which the engine does not keep to."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from clock_order import Record, check
 
 import ddpomdp
 from ddpomdp.pytree import replace
-from ddpomdp.rollout import rollout
+from ddpomdp.rollouts import rollout
 
 OPTIONS = {
     "capacity": 16,

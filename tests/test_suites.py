@@ -18,15 +18,8 @@ ROOT = Path(__file__).parent.parent
 QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=single,swarm-4-standard,swarm-12-standard"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_users_run_it():
-    """Under JAX's own settings; conftest.py asks for explicit ranks, which the engine does not keep to."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
 @pytest.fixture(scope="module")
-def quick_run(as_users_run_it, tmp_path_factory):
+def quick_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick") / "run"
     assert cli.main(["bench", "quick", "--out", str(folder), *QUICK]) == 0
     return folder
