@@ -21,9 +21,12 @@ def lognormal_table(sigma: float, *, median: float | None = None, mean: float | 
 
     Latencies and lengths are looked up by ten random bits, so that they are the same integers on every device.
     """
-    if (median is None) == (mean is None):
-        raise ValueError("give either median or mean")
-    mu = np.log(median) if median is not None else np.log(mean) - sigma**2 / 2
+    if median is not None and mean is None:
+        mu = np.log(median)
+    elif mean is not None and median is None:
+        mu = np.log(mean) - sigma**2 / 2
+    else:
+        raise ValueError(f"give either median or mean, got median={median}, mean={mean}")
     quantiles = [NormalDist().inv_cdf((i + 0.5) / TABLE) for i in range(TABLE)]
     return np.exp(mu + sigma * np.asarray(quantiles))
 

@@ -72,7 +72,7 @@ def channels(rules: Rules, state: State, tick: Tick, params: Params) -> dict[str
     team = state.quality - params.price_token * tokens - params.price_second * wall_s(state, root_clock)
     illegal = here & ~tick.call.valid
     zero = jnp.zeros(lives.uid.shape, jnp.float32)
-    values = dict.fromkeys(CHANNELS, zero)
+    values: dict[str, jax.Array] = dict.fromkeys(CHANNELS, zero)
     values["team"] = jnp.where(here & ends, team, zero)
     values["individual"] = jnp.where(here, tick.gain, zero)
     values["tool"] = jnp.where(here, 0.01 * (tick.worked.useful - illegal.astype(jnp.float32)), zero)

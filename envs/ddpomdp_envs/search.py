@@ -185,11 +185,11 @@ class Search:
     """The task; see `ddpomdp.task.Task` for what each method is asked."""
 
     name = "Search-v0"
-    roles = ("lead", "searcher", "checker")
-    spawnable = ("searcher", "checker")
-    rules = RULES
+    roles: tuple[str, ...] = ("lead", "searcher", "checker")
+    spawnable: tuple[str, ...] = ("searcher", "checker")
+    rules: tuple[str, ...] = RULES
     num_values = NUM_VALUES
-    self_features = ("turns_used", "row_in_progress")
+    self_features: tuple[str, ...] = ("turns_used", "row_in_progress")
     hands_claims = True
 
     def __init__(self, num_rows: int, per_row: int, observed_claims: int):
