@@ -23,7 +23,7 @@ class Seen:
     """Random play with the derived arrays the checks share."""
 
     def __init__(self, played):
-        self.env, self.spec, self.topology = played.env, played.env.spec, played.env.engine.topology
+        self.env, self.spec, self.topology = played.env, played.env.spec, played.env.rules.topology
         self.before, self.state, self.after, self.turns = played.before, played.state, played.after, played.turns
         self.events = played.after.events
         self.last = played.after.last  # [T, B]
@@ -220,8 +220,8 @@ def test_adoption(seen):
 def test_births_are_served_in_order(seen):
     """Places, slots and lives per role go to parents in the order of their parent's uid, then uid."""
     spec, topology, before = seen.spec, seen.topology, seen.before
-    counts = seen.env.engine.offered[SPAWN, "count"]
-    role_of = seen.env.engine.offered[SPAWN, "role"]
+    counts = seen.env.rules.offered[SPAWN, "count"]
+    role_of = seen.env.rules.offered[SPAWN, "role"]
     most = list(spec.max_lives.values())
     spawns = seen.tool(SPAWN) & ~seen.leaving
     asked_all = np.where(spawns, counts[np.minimum(seen.turns[..., 2], len(counts) - 1)], 0)
