@@ -13,6 +13,7 @@ import pytest
 import ddpomdp
 from ddpomdp import cli
 from ddpomdp.bench import episode, find
+from ddpomdp.bench.workers import require_portable
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=single,swarm-4-standard,swarm-12-standard"]
@@ -120,6 +121,11 @@ def test_scripts_of_one_environment_share_a_compilation():
     assert single == swarm and hash(single) == hash(swarm)
     assert [len(policy.init(env)[0]) for policy in (single, swarm)] == [8, 8]
     assert single.lines != swarm.lines
+
+
+@pytest.mark.parametrize("name", ["quick", "calibration"])
+def test_suites_travel_to_worker_processes(name):
+    require_portable(find(name))
 
 
 def test_calibration_plan_and_table():
