@@ -387,10 +387,11 @@ class Engine:
 
     def step(self, luck: jax.Array, state: State, turns: jax.Array, params: Params) -> tuple[State, "Tick"]:
         """One tick: turns int32[N, 1+A] of all slots; only living, running, unblocked lives act."""
-        before, seat = state, state.lives.place
+        before = state
         call = once(self.check, state, turns)
         masks, order, leaving = once(self.overview, state, call)
         state, grants = once(self.grant, state, call, masks, leaving, order)
+        seat = state.lives.place
         chosen, sent, sent_count = once(self.payload, state, call, masks)
         board = once(self.read, state, call, masks, params)
         bill = once(self.bill, luck, state, call, grants, sent_count, board, params)
