@@ -83,6 +83,25 @@ def ask(lives: Lives, waits: jax.Array, what: jax.Array, out: jax.Array, service
 def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) -> Lives:
     """Release waits that are over and block whoever has a running child behind its own clock.
 
+    In strict order only the smallest clock acts, by uid among equals; a wait that ends earlier is released first.
+    """
+    if not strict_order:
+        return _release(lives, mail, place_slot, False)
+
+    def again(carry: tuple[Lives, jax.Array]) -> tuple[Lives, jax.Array]:
+        new = _release(carry[0], mail, place_slot, True)
+        return new, jnp.any((new.waiting != carry[0].waiting) | (new.wait_left != carry[0].wait_left))
+
+    lives, _ = jax.lax.while_loop(lambda carry: carry[1], again, again((lives, jnp.bool_(True))))
+    can = lives.alive & ~lives.returned & ~lives.blocked
+    tied = can & (lives.clock_ms == jnp.min(jnp.where(can, lives.clock_ms, FAR)))
+    first = jnp.min(jnp.where(tied, lives.uid, FAR))
+    return replace(lives, blocked=lives.blocked | (can & (lives.uid != first)))
+
+
+def _release(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) -> Lives:
+    """One round of releases, and the gate.
+
     A wait is over when every running child's clock has reached the target: the awaited arrival or the deadline,
     whichever is earlier. `half` moves on by one arrival a tick; blocked ticks are not turns.
     """
@@ -99,7 +118,12 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
     awaited = jnp.where(is_all, everyone, awaited)
     deadline = at(lives.deadline_ms)
     target = jnp.minimum(awaited, deadline)
-    moves = (waiting > 0) & (below.running_ms >= target)
+    floor = below.running_ms  # nothing can still arrive before it
+    if strict_order:
+        acting = lives.alive & ~lives.returned & (lives.waiting == 0)
+        first = target == jnp.min(jnp.where(waiting > 0, target, FAR))
+        floor = jnp.where(first, jnp.min(jnp.where(acting, lives.clock_ms, FAR)), -1)
+    moves = (waiting > 0) & (floor >= target)
     late = moves & (deadline < awaited)
     place = jnp.arange(place_slot.shape[0], dtype=jnp.int32)[:, None]
     mine = lives.alive[None, :] & (lives.home[None, :] == place) & lives.returned[None, :]
@@ -107,12 +131,13 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
     left = at(lives.wait_left) - jnp.where(moves, arrives, 0)
     over = moves & (is_one | is_all | late | (left <= 0))
     clock = jnp.where(moves, target, clock)
-    behind = below.running_ms < clock
-    blocked = (waiting > 0) & ~over | behind
+    blocked = (waiting > 0) & ~over
+    if not strict_order:
+        blocked = blocked | (below.running_ms < clock)
 
     # Back to the slots of the holders.
     own = lambda x, other: jnp.where(lives.place >= 0, rows(x, lives.place), other)  # noqa: E731
-    lives = replace(
+    return replace(
         lives,
         clock_ms=own(clock, lives.clock_ms),
         waiting=jnp.where(own(over, False), 0, lives.waiting),
@@ -120,10 +145,3 @@ def gate(lives: Lives, mail: Mail, place_slot: jax.Array, strict_order: bool) ->
         lifted=lives.lifted | own(late, False),
         blocked=lives.alive & own(blocked, False),
     )
-    if strict_order:
-        can = lives.alive & ~lives.returned & ~lives.blocked
-        first = jnp.min(jnp.where(can, lives.clock_ms, FAR))
-        tied = can & (lives.clock_ms == first)
-        uid = jnp.min(jnp.where(tied, lives.uid, FAR))
-        lives = replace(lives, blocked=lives.blocked | (can & (lives.uid != uid)))
-    return lives

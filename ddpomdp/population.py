@@ -168,7 +168,7 @@ def remove(rules: Rules, before: State, state: State, leaving: jax.Array) -> tup
         uid=jnp.where(alive, lives.uid, -1),
         place=own_place,
     )
-    mail = messages.emptied(state.mail, leaving)
+    mail = messages.emptied(state.mail, leaving | (~lives.alive & ~before.ended))  # empty slots hold none
     return replace(state, lives=lives, mail=mail, place_slot=place_slot), lost
 
 
