@@ -190,14 +190,14 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
 
 
 def _frozen(names: Any, roles: tuple[str, ...]) -> tuple[int, ...]:
-    if isinstance(names, str) or not all(name in roles[1:] for name in names):
+    if not isinstance(names, tuple | list) or not all(name in roles[1:] for name in names):
         raise ValueError(f"frozen_roles: got {names!r}, allowed: a tuple of {', '.join(roles[1:])}")
     return tuple(sorted(roles.index(name) for name in set(names)))
 
 
 def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str, ...] = ()) -> tuple:
     ok = lambda v: v in words if isinstance(v, str) else isinstance(v, int) and not isinstance(v, bool) and v in numbers  # noqa: E731
-    if isinstance(values, str) or not values or not all(ok(v) for v in values) or len(set(values)) != len(values):
+    if not isinstance(values, tuple | list) or not values or not all(ok(v) for v in values) or len(set(values)) != len(values):
         allowed = [f"{numbers[0]}..{numbers[-1]}"] if len(numbers) else []
         raise ValueError(f"{name}: got {values!r}, allowed: distinct values of {', '.join((*allowed, *words))}")
     return tuple(values)
