@@ -912,7 +912,8 @@ class Engine:
             uid=jnp.where(alive, lives.uid, -1),
             place=own_place,
         )
-        mail = messages_.emptied(state.mail, leaving)
+        empty = ~lives.alive & jnp.any(lives.alive)  # so that what is in flight at the end can be counted
+        mail = messages_.emptied(state.mail, leaving | empty)
         return replace(state, lives=lives, mail=mail, place_slot=place_slot), lost
 
     def open_mail(
