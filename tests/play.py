@@ -4,6 +4,7 @@ Axis letters: T tick, B batch, N slot, P parent place.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -119,3 +120,80 @@ def random_play(env: Any, num_envs: int, num_ticks: int, seed: int = 0, stoppers
 
     before, turns, after, state = jax.tree.map(np.asarray, play(jax.random.key(seed)))
     return Played(env, before, turns, after, state)
+
+
+class Game:
+    """An environment with compiled `reset` and `step`, played call by call; compiled once per test run."""
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.reset, self.step, self.sample = jax.jit(env.reset), jax.jit(env.step), jax.jit(env.sample_turns)
+
+
+@cache
+def game(**options: Any) -> Game:
+    """Search-v0 with options, or one of `SHAPES` by `shape`."""
+    return Game(make_shape(options["shape"]) if "shape" in options else make("Search-v0", **options))
+
+
+class Run:
+    """One episode of a `Game`: calls by uid, everyone else waits."""
+
+    def __init__(self, game: Game, seed: int = 0, **service: int):
+        self.game, self.env = game, game.env
+        self.luck = jax.random.key(1_000 + seed)
+        self.state, self.ts = game.reset(jax.random.key(seed), self.luck)
+        numbers = {name: jnp.int32(value) for name, value in service.items()}
+        self.params = replace(self.env.params, service=replace(self.env.params.service, **numbers))
+
+    def slot(self, uid: int) -> int:
+        """Where a living uid is."""
+        return int(np.flatnonzero(np.asarray(self.ts.uid) == uid)[0])
+
+    def of(self, uid: int, name: str) -> Any:
+        """A field of a life in the state, as numpy."""
+        return np.asarray(getattr(self.state.lives, name))[self.slot(uid)]
+
+    def turns(self, **calls: Any) -> np.ndarray:
+        """int32[N, 1+A] from `u<uid>=("tool", {argument: value})`, a tool's name, or tokens."""
+        turns = np.zeros((self.env.spec.capacity, 1 + self.env.spec.num_args), np.int32)
+        for name, call in calls.items():
+            call = (call, {}) if isinstance(call, str) else call
+            is_named = isinstance(call[0], str)
+            turns[self.slot(int(name[1:]))] = self.env.harness.turn(call[0], **call[1]) if is_named else call
+        return turns
+
+    def step(self, **calls: Any) -> Any:
+        """Take a tick and return its TimeStep; every call given has to be legal."""
+        turns = self.turns(**calls)
+        ok = np.asarray(self.env.harness.is_legal(self.ts.legal, jnp.asarray(turns)))
+        for name in calls:
+            assert ok[self.slot(int(name[1:]))], f"{name}: {calls[name]} is not legal"
+        return self.take(turns)
+
+    def take(self, turns: np.ndarray) -> Any:
+        """Take a tick with turns int32[N, 1+A] as they are."""
+        self.state, self.ts = self.game.step(self.luck, self.state, turns, self.params)
+        return self.ts
+
+    def until_free(self, uid: int = 0, **calls: Any) -> None:
+        """Let the others wait, or repeat their calls, until a life may decide."""
+        for _ in range(100):
+            if not self.ts.blocked[self.slot(uid)]:
+                return
+            self.step(**calls)
+        raise AssertionError(f"{uid} stays blocked")
+
+    def may(self, uid: int, tool: str) -> bool:
+        """Whether a tool is legal."""
+        return bool((int(self.ts.legal.tools[self.slot(uid)]) >> self.env.harness.tool(tool)) & 1)
+
+    def info(self, name: str) -> float:
+        """A number of `info`."""
+        return self.ts.info[name].item()
+
+
+def differing(a: Any, b: Any) -> list[str]:
+    """Paths of leaves that are not bit-equal (keys excepted)."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
+    return [jax.tree_util.keystr(path) for (path, x), y in pairs if np.asarray(x).tobytes() != np.asarray(y).tobytes()]

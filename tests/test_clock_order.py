@@ -15,7 +15,6 @@ from clock_order import Record, check
 
 import ddpomdp
 from ddpomdp import clocks, messages, observe
-from ddpomdp.harness import MESSAGE, STOP
 from ddpomdp.params import Params
 from ddpomdp.pytree import replace, rows
 from ddpomdp.rollouts import rollout
@@ -130,7 +129,9 @@ def strict(topology: str) -> Callable:
 
 def play(run: Callable, env, case: dict, seed: int) -> tuple[Any, Params]:
     case = dict(case)
-    params = limited(make(env.options["topology"], model=case.pop("model", "strong")).params, case.pop("limit", 600_000))
+    params = limited(
+        make(env.options["topology"], model=case.pop("model", "strong")).params, case.pop("limit", 600_000)
+    )
     keys = jax.random.split(jax.random.key(seed), BATCH)
     return jax.tree.map(np.asarray, run(keys, scripts.plan(env, **case), params)), params
 

@@ -234,7 +234,7 @@ def test_births_are_served_in_order(seen):
     for t, b in zip(*np.nonzero(spawns.any(-1)), strict=True):
         episode = (b, seen.episode[t, b])
         uid, parent = before["uid"][t, b], before["parent_uid"][t, b]
-        slots = sorted(np.nonzero(spawns[t, b])[0], key=lambda n: (parent[n], uid[n]))  # noqa: B023
+        slots = sorted(np.nonzero(spawns[t, b])[0], key=lambda n: (parent[n], uid[n]))
         places = topology.max_parents - np.sum(before["holder_uid"][t, b] >= 0)
         free = np.sum(~before["alive"][t, b])
         so_far = used.setdefault(episode, [1, *[0] * (len(most) - 1)])
