@@ -51,7 +51,8 @@ def read(state: State, call: Call, params: Params) -> Read:
     known = at(lives.known)
     kept = heard & ~known & survivors(state, load, params)
     some = claims.unpack((known | kept) & masks.claim, state.log) != 0
-    own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
+    seated = lives.alive & (lives.place >= 0)
+    own = lambda x: jnp.where(seated, rows(x, lives.place), 0)  # noqa: E731
     return Read(
         reads=reads,
         read=jnp.any(read, axis=0),

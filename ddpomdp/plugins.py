@@ -19,7 +19,7 @@ def found(group: str) -> dict[str, EntryPoint]:
 def load(group: str, name: str, what: str) -> Any:
     """The object that `group` registers under `name`; an unknown name raises `UsageError` with what is allowed."""
     points = found(group)
-    if name not in points:
+    if not isinstance(name, str) or name not in points:
         raise UsageError(refusal(what, name, points))
     try:
         return points[name].load()

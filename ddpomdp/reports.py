@@ -124,6 +124,7 @@ def open_mail(
         lives,
         rank=jnp.where(lives.alive, rank, lives.rank),
         alive=going,
+        blocked=lives.blocked & going,
         uid=jnp.where(going, lives.uid, -1),
     )
     state = replace(

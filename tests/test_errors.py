@@ -10,14 +10,14 @@ from ddpomdp import make, wrappers
 from ddpomdp.params import RewardSpec
 
 BAD_OPTIONS = [
-    ({"preset": "smal"}, r"unknown preset 'smal'; did you mean 'small'\?; allowed: tiny, small, calibration"),
-    ({"preset": None}, r"unknown preset None.*allowed: tiny, small"),
-    ({"topolgy": "swarm"}, r"Search-v0 has no option 'topolgy'; did you mean 'topology'\?; options: preset, topology"),
-    ({"topology": "swam"}, r"unknown topology 'swam'; did you mean 'swarm'\?; allowed: single, swarm, hierarchical"),
-    ({"topology": ["swarm"]}, r"unknown topology \['swarm'\].*allowed: single"),
-    ({"model": "strnog"}, r"unknown model 'strnog'; did you mean 'strong'\?; allowed: strong, weak"),
-    ({"reward": "outcom"}, r"unknown reward 'outcom'.*rewards: outcome, parl"),
-    ({"frozen_roles": ("searchr",)}, r"frozen_roles: got \('searchr',\), allowed: a tuple of searcher, checker"),
+    ({"preset": "smal"}, r"unknown preset 'smal'; did you mean small\? \(allowed: calibration, k2\.5"),
+    ({"preset": None}, r"unknown preset 'None' \(allowed: calibration"),
+    ({"topolgy": "swarm"}, r"unknown option of Search-v0 'topolgy'; did you mean topology\? \(allowed: capacity"),
+    ({"topology": "swam"}, r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, single, swarm\)"),
+    ({"topology": ["swarm"]}, r"unknown topology .*swarm.*allowed: hierarchical"),
+    ({"model": "strnog"}, r"unknown model 'strnog'; did you mean strong\? \(allowed: strong, weak\)"),
+    ({"reward": "outcom"}, r"unknown reward 'outcom'; did you mean outcome\? \(allowed: debate"),
+    ({"frozen_roles": ("searchr",)}, r"frozen_roles: got \('searchr',\), allowed: a list of searcher, checker"),
     ({"frozen_roles": "searcher"}, r"frozen_roles: got 'searcher', allowed"),
     ({"frozen_roles": ("lead",)}, r"frozen_roles: got \('lead',\), allowed"),
     ({"frozen_roles": None}, r"frozen_roles: got None, allowed"),
@@ -73,11 +73,11 @@ BAD_IDS = [
 
 @pytest.mark.parametrize("name", BAD_IDS, ids=[repr(name)[:20] for name in BAD_IDS])
 def test_unknown_environment(name):
-    with pytest.raises(ValueError, match=r"unknown environment .*; environments: .*Search-v0") as error:
+    with pytest.raises(ValueError, match=r"unknown environment .*\(allowed: .*Search-v0") as error:
         make(name)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
     if name == "Serch-v0":
-        assert "did you mean 'Search-v0'?" in str(error.value)
+        assert "did you mean Search-v0?" in str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +86,13 @@ def env():
 
 
 def test_policies_and_roles(env):
-    with pytest.raises(
-        ValueError, match=r"no policy 'singel'; did you mean 'single'\?; policies: random, single, swarm"
-    ):
+    with pytest.raises(ValueError, match=r"policy of Search-v0 'singel'; did you mean single\? \(allowed: random, single"):
         ddpomdp.policy("singel", env)
-    with pytest.raises(ValueError, match=r"policy 'random' has no options, got n"):
+    with pytest.raises(ValueError, match=r"unknown option of policy random 'n'"):
         ddpomdp.policy("random", env, n=3)
     with pytest.raises(ValueError, match=r"n: got 4, allowed: whole numbers 1 to 3"):
         ddpomdp.policy("swarm", env, n=4)
-    with pytest.raises(ValueError, match=r"unknown rule 'most'.*allowed: majority"):
+    with pytest.raises(ValueError, match=r"unknown rule 'most'.*allowed: best"):
         ddpomdp.policy("swarm", env, n=3, rule="most")
     with pytest.raises(ValueError, match=r"needs a topology with spawning"):
         ddpomdp.policy("swarm", make("Search-v0", preset="tiny", topology="single"))
@@ -151,7 +149,7 @@ def test_turns_in_compiled_code(env):
 
 
 def test_rewards_and_wrappers(env):
-    with pytest.raises(ValueError, match=r"unknown channel 'teem'; did you mean 'team'\?.*channels: team"):
+    with pytest.raises(ValueError, match=r"unknown channel 'teem'; did you mean team\? .allowed: "):
         RewardSpec({"teem": 1.0})
     with pytest.raises(ValueError, match=r"num_envs: got 0, must be at least 1"):
         wrappers.Vector(env, 0)
