@@ -141,17 +141,20 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
     )
 
 
-def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
-    """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent, among rows it has handed out."""
-    lives, log = state.lives, state.log
-    known = rows(lives.known, holder)
+def handed_out(rules: Rules, state: State) -> jax.Array:
+    """bool[P, M]: rows of its own window that each parent has handed out or worked on itself."""
+    lives, holder, num_rows = state.lives, state.place_slot, rules.task.num_rows
     place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
     inside = (place >= rows(lives.start, holder)[:, None]) & (place < rows(lives.cursor, holder)[:, None])
     if rules.topology.max_parents == 1:  # the root's window is the task itself: queue place = row
-        handed = inside[:, : log.count.shape[0]]
-    else:
-        handed = jax.vmap(lambda mask: jnp.zeros(log.count.shape, bool).at[state.queue].max(mask))(inside)
-    held = claims.unpack(known, log) & state.facts.claim
+        return inside[:, :num_rows]
+    return jax.vmap(lambda mask: jnp.zeros(num_rows, bool).at[state.queue].max(mask))(inside)
+
+
+def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
+    """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent; missing ones among those handed out."""
+    handed = handed_out(rules, state)
+    held = claims.unpack(rows(state.lives.known, holder), state.log) & state.facts.claim
     dispute = jnp.zeros_like(held)
     for k, same in enumerate(state.facts.same):
         dispute = dispute | jnp.where((held >> k) & 1 == 1, held & ~same, 0)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
+from ddpomdp import handout
 from ddpomdp.params import Params
 from ddpomdp.pytree import rows
 from ddpomdp.rules import Rules
@@ -119,7 +120,6 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
     lives, task = state.lives, rules.task
     f = lambda x: x.astype(jnp.float32)  # noqa: E731
     held = (state.place_slot >= 0) & ~state.ended
-    num_places = state.place_slot.shape[0]
 
     slot = state.roster_slot
     filled = (slot >= 0) & held[:, None]
@@ -141,12 +141,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
 
     # The task's rows as each parent knows them.
     known = state.board
-    first, last = rows(lives.start, state.place_slot)[:, None], rows(lives.cursor, state.place_slot)[:, None]
-    row_place = jnp.arange(task.num_rows, dtype=jnp.int32)
-    if num_places == 1:
-        handed = (row_place >= first) & (row_place < last)
-    else:
-        handed = jnp.broadcast_to(state.assigned > 0, known.values.shape)
+    handed = handout.handed_out(rules, state)
     columns = [
         f(handed),
         f(known.values),

@@ -85,13 +85,19 @@ def test_loop_of_steps(largest):
 
 def test_other_processes(largest):
     """Other hash seeds, disturbed global generators: equal digests, equal to this process's."""
-    code = f"import random, numpy; random.seed(); numpy.random.seed(None); import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
-    code += "; import test_determinism as t; print(t.alone(4))"
+    code = [
+        "import random, sys, numpy",
+        "random.seed(); numpy.random.seed(None)",
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})",
+        "import test_determinism; print(test_determinism.alone(4))",
+    ]
     running = []
     for hash_seed in ("1", "271828"):
         path = os.pathsep.join(p for p in (*sys.path, os.environ.get("PYTHONPATH", "")) if p)
         environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
-        running.append(subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True))
+        running.append(
+            subprocess.Popen([sys.executable, "-c", "\n".join(code)], env=environ, stdout=subprocess.PIPE, text=True)
+        )
     said = [process.communicate(timeout=280)[0].strip() for process in running]
     expected = digest(jax.tree.map(lambda x: x[4], largest))
     assert said == [expected, expected]

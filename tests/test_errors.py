@@ -86,7 +86,9 @@ def env():
 
 
 def test_policies_and_roles(env):
-    with pytest.raises(ValueError, match=r"policy of Search-v0 'singel'; did you mean single\? \(allowed: random, single"):
+    with pytest.raises(
+        ValueError, match=r"policy of Search-v0 'singel'; did you mean single\? \(allowed: random, single"
+    ):
         ddpomdp.policy("singel", env)
     with pytest.raises(ValueError, match=r"unknown option of policy random 'n'"):
         ddpomdp.policy("random", env, n=3)

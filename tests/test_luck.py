@@ -108,7 +108,7 @@ def test_a_decision_without_consequences_has_effect_exactly_0():
 
 
 def test_luck_depends_neither_on_who_else_lives_nor_on_the_tick():
-    """The first child of a spawn works with the same luck alone and beside siblings, at once and after ticks of wait."""
+    """The first child of a spawn has the same luck alone and beside siblings, at once and after waiting."""
     outcomes = 0
     for seed in range(10):
         histories = []
