@@ -126,7 +126,7 @@ class Env:
         luck = jax.random.fold_in(key, 1) if luck is None else luck
         params = self.params if params is None else params
         state = engine_.reset(self.rules, key, luck, params)
-        return state, self._first(state, params)
+        return state, self.view(state, params)
 
     def step(
         self, luck: jax.Array, state: State, turns: jax.Array, params: Params | None = None
@@ -192,8 +192,9 @@ class Env:
             frozen = frozen | (state.lives.role == role)
         return jnp.where((frozen & state.lives.alive)[:, None], rule, turns)
 
-    def _first(self, state: State, params: Params) -> TimeStep:
-        """The TimeStep of a reset: the root is observed, nothing has happened."""
+    def view(self, state: State, params: Params | None = None) -> TimeStep:
+        """A state as a TimeStep in which nothing has just happened: no reward, no events. `reset` returns this."""
+        params = self.params if params is None else params
         lives, n = state.lives, self.spec.capacity
         zero, no = jnp.zeros(n, jnp.float32), jnp.zeros(n, bool)
         ints = jnp.zeros(n, jnp.int32)
@@ -237,10 +238,10 @@ class Env:
             lineage=lives.lineage,
             turn=lives.turn,
             blocked=lives.blocked,
-            last=jnp.bool_(False),
-            stop_reason=jnp.int32(0),
+            last=state.ended,
+            stop_reason=state.stop_reason,
             events=event,
-            info=self._info(state, jnp.int32(0), jnp.int32(0)),
+            info=self._info(state),
         )
 
     def _timestep(self, state: State, turns: jax.Array, tick: Tick, params: Params) -> TimeStep:
@@ -254,8 +255,6 @@ class Env:
         terminated = here & (tick.leaving | (ends & (state.stop_reason == StopReason.BUDGET)))
         terminated = terminated | (root & ends & (state.stop_reason == StopReason.STOPPED))
         truncated = here & ends & ~terminated
-        root_slot = state.place_slot[0]
-        root_clock, root_steps = now.clock_ms[root_slot], now.steps[root_slot]
         return TimeStep(
             observation=once(lambda s, p: observe_.observe(self.rules, s, p), state, params),
             legal=state.legal,
@@ -271,7 +270,7 @@ class Env:
             last=state.ended,
             stop_reason=state.stop_reason,
             events=once(self._events, state, turns, tick, here, ends, channels),
-            info=self._info(state, root_clock, root_steps),
+            info=self._info(state),
         )
 
     def _events(self, state: State, turns: jax.Array, tick: Tick, here, ends, channels) -> Event:
@@ -341,15 +340,15 @@ class Env:
             channels=channels,
         )
 
-    def _info(self, state: State, root_clock_ms: jax.Array, root_steps: jax.Array) -> dict[str, jax.Array]:
-        totals = state.totals
+    def _info(self, state: State) -> dict[str, jax.Array]:
+        totals, root = state.totals, state.place_slot[0]  # the root holds place 0
         names = [name for name in type(totals).__dataclass_fields__ if name not in ("tokens", "serial_s", "serial_ms")]
         return {
             "quality": state.quality,
             **self.rules.task.info(state.task, state.answer),
-            "wall_s": root_clock_ms.astype(jnp.float32) * jnp.float32(1e-3),
+            "wall_s": state.lives.clock_ms[root].astype(jnp.float32) * jnp.float32(1e-3),
             "serial_s": rewards_.serial_s(state),
-            "critical_steps": root_steps.astype(jnp.float32) * jnp.float32(1e-3),
+            "critical_steps": state.lives.steps[root].astype(jnp.float32) * jnp.float32(1e-3),
             "tokens": jnp.sum(totals.tokens),
             **{f"tokens_{name}": totals.tokens[i] for i, name in enumerate(COST_PURPOSES)},
             "alive": jnp.sum(state.lives.alive, dtype=jnp.int32),

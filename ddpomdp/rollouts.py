@@ -103,7 +103,6 @@ def branch(
     params: Any,
     luck_S: jax.Array,
     *,
-    ts: TimeStep,
     memory: Any = None,
     num_ticks: int | None = None,
     env_params: Params | None = None,
@@ -121,11 +120,11 @@ def branch(
       policy: plays everyone else now and everyone afterwards.
       params: its parameters.
       luck_S: keys [S].
-      ts: the TimeStep that came with `state`.
       memory: the policy's memory at `state`; default a newborn's.
       num_ticks: ticks to play at most; default the horizon.
       env_params: numbers to use instead of `env.params`.
     """
+    ts = env.view(state, env_params)
     memory = policy.carry(env) if memory is None else memory
     num_ticks = env.spec.max_ticks if num_ticks is None else num_ticks
 
