@@ -276,7 +276,7 @@ class _Replay:
 
     def look(self, t: int, slot: int, life: Life, children: list[Life], place: dict[int, int]) -> None:
         """Clocks, and what is shown against what has arrived."""
-        ev, sh, counts = self.ev, self.sh, self.report.counts
+        ev, sh = self.ev, self.sh
         clock = ev["clock_ms"][t][slot]
         if t > life.first:
             before = ev["clock_ms"][t - 1][slot]

@@ -107,7 +107,7 @@ def test_resets_from_one_key_differ():
     game = play.game(**OPTIONS)
     keys = jax.random.split(jax.random.key(0), 1_000)
     states, _ = jax.jit(jax.vmap(game.env.reset))(keys)
-    starts = np.stack([np.asarray(states.task.truth), np.asarray(states.task.modal)], axis=1).reshape(1_000, -1)
+    starts = np.stack([np.asarray(states.task.packed), np.asarray(states.task.tie)], axis=1).reshape(1_000, -1)
     assert len(np.unique(starts, axis=0)) >= 990
 
 

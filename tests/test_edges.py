@@ -16,8 +16,9 @@ def swarm(seed=0, **service):
     return Run(play.game(preset="tiny"), seed, **service)
 
 
-def hierarchical(seed=0, **service):
-    return Run(play.game(shape="hierarchical"), seed, **service)
+def deep(seed=0, **service):
+    """Leads below leads, down to depth 3, and three parent places."""
+    return Run(play.game(shape="narrow"), seed, **service)
 
 
 def alone(seed=0):
@@ -126,17 +127,36 @@ def test_a_window_past_the_end_is_empty_and_counted():
     assert run.of(4, "start") == run.of(4, "end") and not run.may(4, "search") and run.may(4, "return")
 
 
-def test_depth_limit_and_roles():
-    run = hierarchical()
+def chain(run):
+    """Root 0, leads 1 and 2 below it, searchers 3 and 4 at depth 3; 0, 1 and 2 may decide."""
+    message = "message", {"to": "children", "claims": "all", "detail": "full"}
     run.step(u0=spawn(1, role="lead"))
-    assert run.ts.legal.bounds[run.slot(0), 1] == 3
-    assert run.may(1, "spawn") and run.ts.legal.bounds[run.slot(1), 1] == 2  # no lead below depth 1
-    run.step(u1=spawn(2, role="searcher"))
-    assert alive(run) == [0, 1, 2, 3]
-    assert not run.may(2, "spawn") and run.of(2, "depth") == 2
+    run.step(u0=message, u1=spawn(1, role="lead"))
+    run.step(u0=message, u1=message, u2=spawn(2))
+    assert alive(run) == [0, 1, 2, 3, 4]
+    assert not any(run.ts.blocked[run.slot(uid)] for uid in (0, 1, 2))
+
+
+def test_depth_limit_and_roles():
+    run = deep()
+    chain(run)
+    assert [int(run.of(uid, "depth")) for uid in (0, 1, 2, 3)] == [0, 1, 2, 3]
+    roles = [int(run.ts.legal.bounds[run.slot(uid), 1]) for uid in (0, 1, 2)]
+    assert roles == [3, 3, 2]  # no lead below depth 2: it could not hand on
+    assert not run.may(3, "spawn")
     before = run.info("illegal")
-    ts = run.take(run.turns(u2=spawn()))
-    assert run.info("illegal") == before + 1 and not ts.events.valid[run.slot(2)] and alive(run) == [0, 1, 2, 3]
+    ts = run.take(run.turns(u3=spawn(), u2=spawn(1, role="lead")))
+    assert run.info("illegal") == before + 2 and not ts.events.valid[run.slot(3)] and alive(run) == [0, 1, 2, 3, 4]
+
+
+def test_parent_places_run_out():
+    run = deep()
+    chain(run)
+    run.step(u0=spawn(2, role="lead"))  # 0, 1 and 2 hold the three places
+    assert alive(run) == [0, 1, 2, 3, 4, 5, 6] and run.info("refused_places") == 0
+    ts = run.step(u5=spawn(2))
+    assert run.info("refused_places") == 1 and ts.events.refused[run.slot(5)] == 2 and ts.events.valid[run.slot(5)]
+    assert alive(run) == [0, 1, 2, 3, 4, 5, 6] and run.of(5, "place") == -1
 
 
 # Ends --------------------------------------------------------------------------------------------------------------
@@ -233,7 +253,7 @@ def random_turns(run, rng):
     return rng.integers(-1, run.env.spec.vocabulary + 1, shape).astype(np.int32)
 
 
-@pytest.mark.parametrize("play_one", [swarm, hierarchical, alone])
+@pytest.mark.parametrize("play_one", [swarm, deep, alone])
 def test_a_step_after_the_end_changes_nothing(play_one):
     for seed in range(4):
         run = play_one()
@@ -371,7 +391,7 @@ def test_reading_twice_reads_nothing_new():
 
 
 def test_children_of_a_despawned_parent_are_adopted():
-    run = hierarchical()
+    run = deep()
     run.step(u0=spawn(1, role="lead"))
     run.step(u0=("message", {"to": "children", "claims": "all", "detail": "full"}), u1=spawn(2))
     assert alive(run) == [0, 1, 2, 3] and not run.ts.blocked[run.slot(0)]
@@ -390,6 +410,16 @@ def test_children_of_a_despawned_parent_are_adopted():
     run.until_free()
     run.step(u0=("aggregate", {"rule": "union"}))
     assert not run.of(2, "unread") and not run.of(3, "unread")
+
+
+def test_children_go_to_the_nearest_ancestor_that_lives_on():
+    """Parent and grandparent leave in the same tick."""
+    run = deep()
+    chain(run)
+    run.step(u0=("despawn", {"who": "row_0"}), u1=("despawn", {"who": "row_0"}))
+    assert alive(run) == [0, 3, 4] and run.info("deaths") == 2 and run.info("adopted") == 2
+    ts = run.step(u0="wait")
+    assert all(ts.events.parent_uid[run.slot(uid)] == 0 and run.of(uid, "depth") == 3 for uid in (3, 4))
 
 
 def test_mail_for_an_idle_worker_never_reaches_the_slots_next_life():

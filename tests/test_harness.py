@@ -151,6 +151,22 @@ def test_masks_agree_with_the_rule(env):
                 assert set(np.flatnonzero(mask[r])) == set(go_on[:, position].tolist())
 
 
+def test_tokens_the_grammar_does_not_have(env):
+    """is_legal on menu calls with one position changed to anything, against the rule spelled out."""
+    harness, rng = env.harness, np.random.default_rng(3)
+    legal = random_legal(env, rng, rows=4_000)
+    turns = harness.menu[rng.integers(0, env.spec.menu_size, 4_000)].copy()
+    near = rng.integers(-2, env.spec.vocabulary + 2, 4_000)
+    far = rng.choice([-(2**31), 2**31 - 1, 31, 32, 1 << 20], 4_000)
+    position = rng.integers(0, turns.shape[1], 4_000)
+    turns[np.arange(4_000), position] = np.where(rng.random(4_000) < 0.8, near, far)
+    plain = [np.asarray(x) for x in (legal.tools, legal.whom, legal.bounds)]
+    expected = np.asarray([slow_is_legal(env, *(x[r] for x in plain), turn) for r, turn in enumerate(turns.tolist())])
+    assert expected.sum() > 100
+    assert all((~expected[position == p]).sum() > 100 for p in range(turns.shape[1]))
+    assert (expected == np.asarray(jax.jit(harness.is_legal)(legal, jnp.asarray(turns)))).all()
+
+
 def test_sampled_turns_are_legal_and_reach_every_call(env):
     harness = env.harness
     legal = random_legal(env, np.random.default_rng(1))
@@ -181,7 +197,7 @@ def test_sampling_is_uniform_position_by_position():
 
 def test_legality_of_real_play_is_well_formed():
     """No tool is offered without a legal value for each argument; counts agree with the menu's mask."""
-    run = play.Run(play.game(shape="hierarchical"))
+    run = play.Run(play.game(shape="narrow"))
     harness, noise, decisions = run.env.harness, jax.random.key(4), 0
     mask, count = jax.jit(harness.menu_mask), jax.jit(harness.legal_count)
     while not run.ts.last:
