@@ -76,34 +76,16 @@ def post(
     down = child & (from_home(to_all) | (from_home(to_row) == lives.rank))
 
     # Sideways.
-    beside = child & (group == Group.PEERS) if peers else jnp.zeros_like(child)
-    if peers:
-        beside_here = beside[None, :] & (home[None, :] == place)
-        side_count = jnp.sum(beside_here, axis=-1, dtype=jnp.int32)
-        side_claims = claims_.union(jnp.where(beside_here[:, :, None], sent[None], jnp.uint32(0)), axis=1)
-        side_steps = jnp.max(jnp.where(beside_here, steps[None, :], 0), axis=-1)
-        side_load = jnp.sum(jnp.where(beside_here, load[None, :], 0.0), axis=-1)
-        # Latest end and first uid among *others*: the two extremes suffice.
-        ends = jnp.where(beside_here, end_ms[None, :], -1)
-        uids = jnp.where(beside_here, lives.uid[None, :], FAR)
-        last_end, first_uid = jnp.max(ends, axis=-1), jnp.min(uids, axis=-1)
-        is_last = beside_here & (ends == last_end[:, None])
-        second_end = jnp.where(jnp.sum(is_last, axis=-1) > 1, last_end, jnp.max(jnp.where(is_last, -1, ends), axis=-1))
-        second_uid = jnp.min(jnp.where(uids == first_uid[:, None], FAR, uids), axis=-1)
-        own_last = beside & (end_ms == from_home(last_end))
-        side_n = jnp.where(child, from_home(side_count) - beside.astype(jnp.int32), 0)
-        side_end = jnp.where(own_last, from_home(second_end), from_home(last_end))
-        side_uid = jnp.where(lives.uid == from_home(first_uid), from_home(second_uid), from_home(first_uid))
-    else:
-        side_n = jnp.zeros_like(home)
+    beside = child & (group == Group.PEERS)
+    side = _sideways(lives, num_places, beside, sent, load, end_ms, steps) if peers else _nothing(sent)
 
     # At the receiver.
     holds = lives.place >= 0
     up_n = jnp.where(holds, rows(up_count, lives.place), 0)
-    count = up_n + down.astype(jnp.int32) + side_n
+    count = up_n + down.astype(jnp.int32) + side.count
     own = lambda x: rows(x, lives.place)  # noqa: E731
     parent = rows(place_slot, home)
-    got_up, got_side = up_n > 0, side_n > 0
+    got_up, got_side = up_n > 0, side.count > 0
     words = jnp.where(got_up[:, None], own(up_claims), jnp.uint32(0))
     words = words | jnp.where(down[:, None], from_home(at(sent)), jnp.uint32(0))
     arrival_up = jnp.where(got_up, own(up_arrival), -1)
@@ -111,14 +93,11 @@ def post(
     more_steps = jnp.maximum(jnp.where(got_up, own(up_steps), 0), jnp.where(down, rows(steps, parent), 0))
     more_load = jnp.where(got_up, own(up_load), 0.0) + jnp.where(down, rows(load, parent), 0.0)
     sender = jnp.where(down, rows(lives.uid, parent), jnp.where(got_up, own(up_sender), -1))
-    across = down_end
-    if peers:
-        words = words | jnp.where(got_side[:, None], from_home(side_claims), jnp.uint32(0))
-        across = jnp.maximum(across, jnp.where(got_side, side_end, -1))
-        more_steps = jnp.maximum(more_steps, jnp.where(got_side, from_home(side_steps), 0))
-        others = from_home(side_load) - jnp.where(beside, load, 0.0)
-        more_load = more_load + jnp.where(got_side, others, 0.0)
-        sender = jnp.where((sender < 0) & got_side, side_uid, sender)
+    words = words | jnp.where(got_side[:, None], side.claims, jnp.uint32(0))
+    across = jnp.maximum(down_end, jnp.where(got_side, side.end_ms, -1))
+    more_steps = jnp.maximum(more_steps, jnp.where(got_side, side.steps, 0))
+    more_load = more_load + jnp.where(got_side, side.load, 0.0)
+    sender = jnp.where((sender < 0) & got_side, side.sender, sender)
     late = (across >= 0) & (end_ms > across)
     arrival = jnp.maximum(arrival_up, jnp.where(across >= 0, jnp.maximum(across, end_ms), -1))
     fits = (count > 0) & there & (mail.count == 0)
@@ -140,7 +119,57 @@ def post(
         sent=reached,
         undeliverable=jnp.where(lives.alive & ~fits, count, 0),
         late_ms=jnp.where(fits & late, end_ms - across, 0),
-        delivered_late=jnp.where(fits & late, down.astype(jnp.int32) + side_n, 0),
+        delivered_late=jnp.where(fits & late, down.astype(jnp.int32) + side.count, 0),
+    )
+
+
+@pytree
+class Side:
+    """What siblings send to each life in a tick, merged. Axis N slot."""
+
+    count: jax.Array  # int32[N]
+    claims: jax.Array  # uint32[N,W]
+    end_ms: jax.Array  # int32[N]    latest end of their calls
+    steps: jax.Array  # int32[N]
+    load: jax.Array  # f32[N]
+    sender: jax.Array  # int32[N]    first uid
+
+
+def _nothing(sent: jax.Array) -> Side:
+    """Where siblings may not talk."""
+    zero = jnp.zeros(sent.shape[0], jnp.int32)
+    return Side(zero, jnp.zeros_like(sent), zero, zero, zero.astype(jnp.float32), zero)
+
+
+def _sideways(
+    lives: Lives,
+    num_places: int,
+    beside: jax.Array,
+    sent: jax.Array,
+    load: jax.Array,
+    end_ms: jax.Array,
+    steps: jax.Array,
+) -> Side:
+    """Merge what the lives in bool[N] `beside` tell their siblings; of the others two extremes suffice per parent."""
+    home = lives.home
+    here = beside[None, :] & (home[None, :] == jnp.arange(num_places, dtype=jnp.int32)[:, None])  # [P, N]
+    ends = jnp.where(here, end_ms[None, :], -1)
+    uids = jnp.where(here, lives.uid[None, :], FAR)
+    last_end, first_uid = jnp.max(ends, axis=-1), jnp.min(uids, axis=-1)
+    is_last = here & (ends == last_end[:, None])
+    second_end = jnp.where(jnp.sum(is_last, axis=-1) > 1, last_end, jnp.max(jnp.where(is_last, -1, ends), axis=-1))
+    second_uid = jnp.min(jnp.where(uids == first_uid[:, None], FAR, uids), axis=-1)
+    total_load = jnp.sum(jnp.where(here, load[None, :], 0.0), axis=-1)
+    total = jnp.sum(here, axis=-1, dtype=jnp.int32)
+    at = lambda x: rows(x, home)  # noqa: E731
+    is_child = lives.alive & (home >= 0)
+    return Side(
+        count=jnp.where(is_child, at(total) - beside.astype(jnp.int32), 0),
+        claims=at(claims_.union(jnp.where(here[:, :, None], sent[None], jnp.uint32(0)), axis=1)),
+        end_ms=jnp.where(beside & (end_ms == at(last_end)), at(second_end), at(last_end)),
+        steps=at(jnp.max(jnp.where(here, steps[None, :], 0), axis=-1)),
+        load=at(total_load) - jnp.where(beside, load, 0.0),
+        sender=jnp.where(lives.uid == at(first_uid), at(second_uid), at(first_uid)),
     )
 
 

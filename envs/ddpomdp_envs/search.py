@@ -219,12 +219,15 @@ class Search:
             (_share(w0, 0, 10) < params.poison, 11),
             (_field(l1, 16, 16), 12),
         )
+        packed = jnp.zeros_like(truth)
+        for field, shift in fields:
+            packed = packed | (field.astype(jnp.int32) << shift)
         return Rows(
             truth=truth,
             answerable=answerable,
             tie=l0,
             reject=_share(l1, 0, 16),
-            packed=sum(field.astype(jnp.int32) << shift for field, shift in fields),
+            packed=packed,
         )
 
     def life(self, num_slots: int) -> Searcher:
