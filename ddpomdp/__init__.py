@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpomdp._version import __version__
 
 if TYPE_CHECKING:
-    from ddpomdp import testing, trace, wrappers
+    from ddpomdp import wrappers
     from ddpomdp.enums import CreditUnit, Decision, EventKind, LifeEnd, StopReason
     from ddpomdp.env import Env
     from ddpomdp.harness import Harness, Legal

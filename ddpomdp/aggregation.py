@@ -108,7 +108,8 @@ def settle(
         stays = claims.pack(keep, log.per_row) | verdicts
         drops = (lives.place >= 0) & own(prunes)
         known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
-        lives = replace(lives, known=known)
+        left = jnp.stack(claims.newest(known & claims.pack(facts.claim, log.per_row), lives.newest.shape[1]), axis=-1)
+        lives = replace(lives, known=known, newest=jnp.where(drops[:, None], left, lives.newest))
         board = tally(facts, claims.votes(log, facts, rows(known, holder)))
     board = jax.tree.map(lambda new, old: jnp.where(before.ended, old, new), board, state.board)
     return replace(

@@ -20,7 +20,7 @@ from ddpomdp.pytree import pytree
 WORD = 32
 # Flags of an entry.
 RECORDED, VERDICT, TAINTED, UNTRUSTED, HAS_TWIN, IS_TWIN, ACCEPT = (1 << i for i in range(7))
-MAX_VALUE, MAX_UID = 2**4 - 1, 2**20 - 1
+MAX_VALUE = 2**4 - 1
 
 
 @pytree
@@ -76,9 +76,9 @@ class NewClaims:
 
 
 def empty_log(num_rows: int, per_row: int) -> Log:
-    """A log without entries; claims per row must divide 32, so that a word of a set holds whole rows."""
-    if per_row < 1 or WORD % per_row:
-        raise ValueError(f"claims per row: got {per_row}, allowed: 1, 2, 4, 8, 16, 32")
+    """A log without entries; claims per row divide 32, so that a word holds whole rows, and a verdict names one."""
+    if not 1 <= per_row <= MAX_VALUE + 1 or WORD % per_row:
+        raise ValueError(f"claims per row: got {per_row}, allowed: 1, 2, 4, 8, 16")
     zero = jnp.zeros((per_row, num_rows), jnp.int32)
     return Log(head=zero, fixed=zero.astype(jnp.uint32), slot=zero, count=zero[0])
 
@@ -268,7 +268,10 @@ def best(known: jax.Array, m: Masks) -> jax.Array:
 
 
 def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks) -> jax.Array:
-    """Claims chosen by the token `which` int32[N] of `CLAIMS` from sets uint32[N, W]; verdicts go along with `all`."""
+    """Claims chosen by the token `which` int32[N] of `CLAIMS` from sets uint32[N, W].
+
+    Verdicts go along with `all` and `new`.
+    """
     which = which[..., None]
     chosen = jnp.where(which == CLAIMS.index("new"), known & fresh, known)
     chosen = jnp.where(which == CLAIMS.index("best"), best(known, m), chosen)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from ddpomdp import clocks
+from ddpomdp import claims, clocks
 from ddpomdp import luck as luck_
 from ddpomdp.aggregation import Read
 from ddpomdp.handout import Grants
@@ -26,7 +26,6 @@ class Bill:
     end_ms: jax.Array  # int32[N]
     steps: jax.Array  # int32[N]    critical steps after the call
     calls: jax.Array  # bool[N]     a turn other than wait
-    plans: jax.Array  # bool[N]     first hand-out of a life
     life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each
 
 
@@ -45,11 +44,12 @@ def bill(
     own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
     hands = jnp.where(grants.spawns, grants.born, jnp.where(grants.delegates, grants.handed, 0))
     briefed = hands * charges.brief_tokens[grants.brief]
-    if rules.task.hands_claims:  # what a child is handed to work on has to be written down
+    if rules.task.hands_claims:  # claims a child takes over with its work have to be written down
         takes = rules.task.takes_claims
         chosen = per_parent(grants.target & takes(lives.role), lives.home, grants.holder)
         takers = jnp.where(grants.spawns, takes(grants.role) * grants.born, chosen)
-        briefed = briefed + takers * grants.chunk * charges.claim_tokens[DETAILS.index("full")]
+        held = claims.size(rows(lives.known, grants.holder))
+        briefed = briefed + takers * held * charges.claim_tokens[DETAILS.index("full")]
     hands, briefed = own(hands), own(briefed)
     is_hand = (tool == SPAWN) | (tool == DELEGATE)
     plans = is_hand & ~lives.planned & (hands > 0)
@@ -81,7 +81,6 @@ def bill(
         end_ms=lives.clock_ms + latency,
         steps=jnp.maximum(lives.steps, reading.steps) + steps,
         calls=calls,
-        plans=plans,
         life_keys=life_keys,
     )
 

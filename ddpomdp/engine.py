@@ -22,7 +22,7 @@ from ddpomdp.handout import Grants
 from ddpomdp.harness import BOUNDS, FIRST_TASK_TOOL, MESSAGE, RETURN, SPAWN, STOP, WAIT, Legal
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, pytree, replace
+from ddpomdp.pytree import once, pytree, replace, rows
 from ddpomdp.rules import Rules
 from ddpomdp.state import Board, Lives, Mail, State, Totals
 from ddpomdp.task import Worked, Working
@@ -65,6 +65,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         cursor=zeros,
         brief=jnp.where(root, 2, 0),
         handed_ms=zeros,
+        handed_rows=zeros,
         planned=no,
         again=zeros,
         rank=zeros,
@@ -163,11 +164,11 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
     reading = once(aggregation.read, state, call, params)
     bill = move(costs.bill, luck, state, call, grants, sent_count, reading, params)
     state, posted = move(take_effect, state, call, leaving, bill, chosen, sent, sent_count, params)
-    state, worked, place, refused_claim = move(work, before, state, call, order, bill, params)
+    state, worked, place, refused_claim = move(work, before, state, call, order, grants, reading, bill, params)
     state, born = move(population.bear, before, state, grants)
-    state = move(handout.hand_out, luck, state, grants, born, params)
+    state, taken = move(handout.hand_out, luck, state, grants, born, params)
     state, lost_mail = move(population.remove, before, state, leaving)
-    state, received, opened = move(reports.open_mail, before, state, reading, worked, place, params)
+    state, received, opened = move(reports.open_mail, before, state, reading, worked, place, taken, params)
     state, gain = move(aggregation.settle, before, state, call, reading, params)
     state = replace(state, legal=move(legality.legal, state, params))
     tick = Tick(
@@ -210,7 +211,15 @@ def take_effect(
 
 
 def work(
-    rules: Rules, before: State, state: State, call: Call, order: jax.Array, bill: Bill, params: Params
+    rules: Rules,
+    before: State,
+    state: State,
+    call: Call,
+    order: jax.Array,
+    grants: Grants,
+    reading: Read,
+    bill: Bill,
+    params: Params,
 ) -> tuple[State, Worked, jax.Array, jax.Array]:
     """Task tools act; their claims enter the log."""
     lives = before.lives
@@ -236,14 +245,18 @@ def work(
     log, place, refused = claims.record(before.log, worked.claims, lives.uid, order)
     core = (call.tool < FIRST_TASK_TOOL) & call.acts
     code = jnp.where(core, jnp.where(call.valid, ResultCode.DONE, ResultCode.ILLEGAL), worked.code)
-    code = jnp.where(refused, ResultCode.REFUSED, code)
+    born = jnp.where(grants.seat >= 0, rows(grants.born, grants.seat), 0)
+    nothing = call.acts & (((call.tool == SPAWN) & (born == 0)) | reading.refused)
+    code = jnp.where(nothing, ResultCode.REFUSED, code)
+    # A claim that found no place is not one: its author is told that nothing was found.
+    shown = jnp.where(refused, ResultCode.EMPTY, code)
     acts = call.acts
     lives = replace(
         state.lives,
         task=worked.life,
         cursor=state.lives.cursor + worked.advance.astype(jnp.int32),
-        last_code=jnp.where(acts, code, state.lives.last_code),
-        last_value=jnp.where(acts, worked.value, state.lives.last_value),
+        last_code=jnp.where(acts, shown, state.lives.last_code),
+        last_value=jnp.where(acts, jnp.where(refused, -1, worked.value), state.lives.last_value),
     )
     return replace(state, lives=lives, log=log), worked, place, refused
 

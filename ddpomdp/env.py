@@ -16,7 +16,7 @@ from ddpomdp import observe as observe_
 from ddpomdp import rewards as rewards_
 from ddpomdp.claims import TAINTED, UNTRUSTED, pack, size
 from ddpomdp.engine import Tick
-from ddpomdp.enums import Group, LifeEnd, StopReason
+from ddpomdp.enums import Group, LifeEnd, ResultCode, StopReason
 from ddpomdp.harness import (
     DELEGATE,
     DESPAWN,
@@ -136,7 +136,7 @@ class Env:
         Args:
           luck: the episode's luck key, the same at every step (a fresh one works too, but is not replayable).
           state: as returned by `reset` or `step`.
-          turns: int32[N, 1+A], one call per slot; turns of empty, idle and blocked slots are ignored or must be `wait`.
+          turns: int32[N, 1+A], one call per slot; empty slots are ignored, idle and blocked lives may only `wait`.
           params: numbers to use instead of `env.params`.
 
         Raises:
@@ -151,9 +151,9 @@ class Env:
         state_next, tick = engine_.step(self.rules, luck, state, turns, params)
         return state_next, self._timestep(state_next, turns, tick, params)
 
-    def observe(self, state: State) -> Observation:
+    def observe(self, state: State, params: Params | None = None) -> Observation:
         """What each agent sees: the function that fills `ts.observation`."""
-        return observe_.observe(self.rules, state, self.params)
+        return observe_.observe(self.rules, state, self.params if params is None else params)
 
     def legal_tokens(self, legal: Legal, turns: jax.Array, position: int) -> jax.Array:
         """bool[N, V]: tokens legal at `position` given the positions before it in turns int32[N, 1+A]."""
@@ -310,6 +310,7 @@ class Env:
         per_row = state.log.per_row
         got_tainted = jnp.any((tick.received & pack(state.facts.tainted, per_row)) != 0, axis=-1)
         got_untrusted = jnp.any((tick.received & pack(state.facts.untrusted, per_row)) != 0, axis=-1)
+        code = jnp.where(tick.refused_claim, ResultCode.REFUSED, state.lives.last_code)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
         end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason)
         return Event(
@@ -333,7 +334,7 @@ class Env:
             clock_ms=only(was.clock_ms),
             arrival_ms=only(jnp.where(tool == RETURN, state.lives.arrival_ms, bill.end_ms)),
             cost_tokens=jnp.where(here[:, None], bill.tokens, 0),
-            result_code=only(jnp.where(call.acts, state.lives.last_code, 0)),
+            result_code=only(jnp.where(call.acts, code, 0)),
             trusted=here & ~((made & ((new_flags & UNTRUSTED) != 0)) | got_untrusted),
             tainted=here & ((made & ((new_flags & TAINTED) != 0)) | got_tainted),
             end_reason=end_reason,

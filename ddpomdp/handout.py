@@ -45,7 +45,6 @@ class Grants:
     picked: jax.Array  # bool[P,M]   the rows appended
     to_workers: jax.Array  # bool[P]     work goes to lives that do not hand it on
     brief: jax.Array  # int32[P]
-    appended: jax.Array  # int32[P]    rows appended to the queue
     refused_rows: jax.Array  # int32[P]
     empty: jax.Array  # bool[P]     an empty selection
 
@@ -135,7 +134,6 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
         picked=selection & (position < appended[:, None]),
         to_workers=jnp.where(spawns, role != 0, per_parent(target & (lives.role != 0), lives.home, holder) > 0),
         brief=brief,
-        appended=appended,
         refused_rows=jnp.where(delegates & listed, wanted_rows - appended, 0),
         empty=hands & (available == 0),
     )
@@ -187,8 +185,13 @@ def windows(
     return jnp.where(again, again_start, start), jnp.where(again, again_end, end)
 
 
-def hand_out(rules: Rules, luck: jax.Array, state: State, grants: Grants, newborn: jax.Array, params: Params) -> State:
-    """Newborns and idle children get windows; a badly understood brief may copy a sibling's. Parents move on."""
+def hand_out(
+    rules: Rules, luck: jax.Array, state: State, grants: Grants, newborn: jax.Array, params: Params
+) -> tuple[State, jax.Array]:
+    """Newborns and idle children get windows; a badly understood brief may copy a sibling's. Parents move on.
+
+    Returns the claims that children take over from their parent, uint32[N, W].
+    """
     lives = state.lives
     place, handed = lives.home, newborn | grants.target
     born = jnp.where(state.ended, 0, grants.born)
@@ -204,10 +207,11 @@ def hand_out(rules: Rules, luck: jax.Array, state: State, grants: Grants, newbor
     parent = rows(grants.holder, place)
     from_ms = jnp.maximum(lives.clock_ms, rows(lives.clock_ms, parent))
     set_ = lambda new, old: jnp.where(handed, new, old)  # noqa: E731
-    known = lives.known
+    own_start, own_end = windows(rules, grants, lives, place, ordinal)
+    taken = jnp.zeros_like(lives.known)
     if rules.task.hands_claims:
         takes = handed & rules.task.takes_claims(lives.role)
-        known = jnp.where(takes[:, None], known | rows(rows(known, grants.holder), place), known)
+        taken = jnp.where(takes[:, None], rows(rows(lives.known, grants.holder), place), taken)
     lives = replace(
         lives,
         clock_ms=set_(from_ms, lives.clock_ms),
@@ -221,11 +225,11 @@ def hand_out(rules: Rules, luck: jax.Array, state: State, grants: Grants, newbor
         brief=set_(rows(grants.brief, place), lives.brief),
         again=set_(0, lives.again),
         fresh=jnp.where(handed[:, None], jnp.uint32(0), lives.fresh),
-        known=known,
+        handed_rows=set_(own_end - own_start, lives.handed_rows),
         task=rules.task.handed(lives.task, handed, understood),
     )
     workers = jnp.where(grants.spawns, born, grants.handed)
-    return move_on(rules, replace(state, lives=lives), grants, workers > 0, workers)
+    return move_on(rules, replace(state, lives=lives), grants, workers > 0, workers), taken
 
 
 def move_on(rules: Rules, state: State, grants: Grants, hands: jax.Array, workers: jax.Array) -> State:

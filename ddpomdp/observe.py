@@ -98,7 +98,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
             f(jnp.maximum(place, 0) // log.per_row) / num_rows,
             f(entry.value),
             f(entry.confidence) * 2.0**-16,
-            f(entry.origin == lives.uid[:, None]),
+            f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),
         ],
         axis=-1,
     )
@@ -132,7 +132,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
         f(arrived),
         f(~idle & ~arrived),
         f(at(lives.brief)),
-        f(at(lives.end) - at(lives.start)) / task.num_rows,
+        f(at(lives.handed_rows)) / task.num_rows,
         f(jnp.maximum(clock - at(lives.handed_ms), 0)) / 60_000,
         jnp.where(arrived | idle, f(at(lives.offered)), 0.0) / task.num_rows,
     ]

@@ -1,6 +1,6 @@
 """Policies: (observation, legal, carry) -> turn. Random, scripted, frozen and learned ones are all this."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -100,43 +100,47 @@ class Script:
 
 @dataclass(frozen=True)
 class ByRole:
-    """Different policies for different roles."""
+    """Different policies for different roles. Parameters are a dict by role: parts may be left out of a gradient."""
 
-    parts: tuple[tuple[int, Policy], ...]
+    parts: tuple[tuple[str, Policy], ...]
+    roles: tuple[str, ...]
 
-    def init(self, env: Env) -> tuple:
-        """Parameters of each part."""
-        return tuple(part.init(env) for _, part in self.parts)
+    def init(self, env: Env) -> dict[str, Any]:
+        """Parameters of each part, by role."""
+        return {role: part.init(env) for role, part in self.parts}
 
-    def carry(self, env: Env) -> tuple:
-        """Memory of each part."""
-        return tuple(part.carry(env) for _, part in self.parts)
+    def carry(self, env: Env) -> dict[str, Any]:
+        """Memory of each part, by role."""
+        return {role: part.carry(env) for role, part in self.parts}
 
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
-        """Each slot's turn from the part of its role."""
+        """Each slot's turn from the part of its role; aux holds `logp` and the parts' own, by role."""
         turns = jnp.zeros_like(ts.events.tokens)
-        carries, auxes = [], []
-        role = jnp.argmax(ts.observation.self[:, : len(self.parts)], axis=-1)
-        for (index, part), p, c in zip(self.parts, params, carry, strict=True):
-            chosen, c, aux = part.act(p, key, c, ts)
-            turns = jnp.where((role == index)[:, None], chosen, turns)
-            carries.append(c)
-            auxes.append(aux)
-        return turns, tuple(carries), tuple(auxes)
+        logp = jnp.zeros(turns.shape, jnp.float32)
+        memory, auxes = {}, {}
+        for role, part in self.parts:
+            chosen, memory[role], aux = part.act(params[role], key, carry[role], ts)
+            mine = (ts.observation.self[:, self.roles.index(role)] > 0)[:, None]  # the first features name the role
+            turns = jnp.where(mine, chosen, turns)
+            if isinstance(aux, dict) and "logp" in aux:
+                logp = jnp.where(mine, aux["logp"], logp)
+            auxes[role] = aux
+        return turns, memory, {"logp": logp, "parts": auxes}
 
 
-def by_role(env: Env, policies: Mapping[str, Policy]) -> ByRole:
+def by_role(policies: Mapping[str, Any]) -> ByRole:
     """Compose a policy from one per role; every role of the environment needs one.
+
+    Args:
+      policies: a policy per role name; at least one knows its environment (attribute `env`).
 
     Raises:
       ValueError: a role is missing or unknown.
     """
+    env = next((part.env for part in policies.values() if hasattr(part, "env")), None)
+    if env is None:
+        raise ValueError("by_role: none of the policies knows its environment (attribute `env`)")
     roles = env.spec.roles
-    unknown = sorted(set(policies) - set(roles))
-    missing = [name for name in roles if name not in policies]
-    if unknown or missing:
+    if set(policies) != set(roles):
         raise ValueError(f"policies for roles {', '.join(policies)}: the roles are {', '.join(roles)}")
-    return ByRole(tuple((i, policies[name]) for i, name in enumerate(roles)))
-
-
-PolicyFactory = Callable[..., Policy]
+    return ByRole(tuple((role, policies[role]) for role in roles), roles)

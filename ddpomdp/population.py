@@ -104,6 +104,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
         cursor=fill(0, lives.cursor),
         brief=fill(0, lives.brief),
         handed_ms=fill(start, lives.handed_ms),
+        handed_rows=fill(0, lives.handed_rows),
         planned=fill(False, lives.planned),
         again=fill(0, lives.again),
         rank=fill(ordinal, lives.rank),  # until rosters are brought up to date

@@ -83,7 +83,14 @@ def send(
 
 
 def open_mail(
-    rules: Rules, before: State, state: State, reading: Read, worked: Worked, made: jax.Array, params: Params
+    rules: Rules,
+    before: State,
+    state: State,
+    reading: Read,
+    worked: Worked,
+    made: jax.Array,
+    taken: jax.Array,
+    params: Params,
 ) -> tuple[State, jax.Array, jax.Array]:
     """Gate and release of waits; what has arrived becomes known; meters of readers; rosters.
 
@@ -101,15 +108,16 @@ def open_mail(
     kept = survivors(state, rows(load, state.place_slot), params)
     told = jnp.where(holds[:, None], told & own(kept), told)
     told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
-    received = told & ~lives.known
+    heard = told & ~lives.known
+    received = heard | (taken & ~lives.known)
     mine = claims.bit_of(jnp.where(lives.alive, made, -1), words)
     is_claim = (worked.claims.flags & claims.VERDICT) == 0
-    heard = once(lambda words: claims.newest(words, lives.newest.shape[-1]), received & state.masks.claim)
-    newest = _push(lives.newest, [*heard, jnp.where(is_claim, made, -1)])
+    latest = once(lambda words: claims.newest(words, lives.newest.shape[-1]), received & state.masks.claim)
+    newest = _push(lives.newest, [*latest, jnp.where(is_claim, made, -1)])
     lives = replace(
         lives,
         known=lives.known | received | mine,
-        fresh=lives.fresh | received | mine,
+        fresh=lives.fresh | heard | mine,  # what was handed over with the work is not news to the parent
         newest=newest,
         load=load,
         steps=jnp.where(opened, jnp.maximum(lives.steps, mail.steps), lives.steps),

@@ -1,6 +1,6 @@
 """Channels: one number per slot and tick each; reward = weights . channels, so any composite re-weights a trace.
 
-Survey codes (R1 .. R8) and sources stand in docs/rewards.md.
+Survey codes (R1 .. R8) stand in docs/codes.md.
 """
 
 import jax

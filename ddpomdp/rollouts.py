@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ddpomdp.enums import LifeEnd
 from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
@@ -89,7 +90,10 @@ def late_reward(state: State, after: TimeStep, weights: dict[str, jax.Array]) ->
     paid = jnp.max(jnp.where(after.alive | (after.events.uid >= 0), after.channels["team"], -jnp.inf), axis=-1)
     ends = after.last & ~jnp.concatenate([jnp.zeros_like(after.last[:1]), after.last[:-1]])
     team = jnp.sum(jnp.where(ends, paid, 0.0))
-    left = jnp.where(after.events.end_reason == 1, after.events.uid, num_uids)
+    gone_before = (after.events.end_reason == LifeEnd.DESPAWNED) & ~ends[
+        :, None
+    ]  # who leaves in the last tick is paid then
+    left = jnp.where(gone_before, after.events.uid, num_uids)
     gone = jnp.zeros(num_uids, bool).at[left.reshape(-1)].set(True, mode="drop")
     return jnp.where(gone, weights["team"] * team, 0.0) + weights["individual"] * state.late
 
@@ -110,7 +114,7 @@ def branch(
     """f32[K, S]: the team's return after copying a state, changing one turn and keeping the luck.
 
     Each luck is used for all K turns, so differences along K are effects; the original's luck and turn repeat the
-    original.
+    original, given the policy's memory at that state.
 
     Args:
       env: the environment.

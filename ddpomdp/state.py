@@ -46,6 +46,7 @@ class Lives:
     cursor: jax.Array  # int32[N]    next place to work on or hand out
     brief: jax.Array  # int32[N]    level of the last brief
     handed_ms: jax.Array  # int32[N]    clock of the last hand-out
+    handed_rows: jax.Array  # int32[N]    rows its parent handed out to it then (a misread brief may work on others)
     planned: jax.Array  # bool[N]     has handed out before
     again: jax.Array  # int32[N]    offset of the next `again` in the own window
     rank: jax.Array  # int32[N]    roster row in the parent's roster, from 0

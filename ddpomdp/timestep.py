@@ -62,10 +62,10 @@ class Event:
     target_group: jax.Array  # int32[N]     Group of a message
     claims_sent: jax.Array  # int32[N]
     claims_received: jax.Array  # int32[N]     newly known by mail or reading
-    refused: jax.Array  # int32[N]     what did not fit: births, rows, claims, messages
+    refused: jax.Array  # int32[N]     what did not fit: births, rows, claims, a message to one child
     latency_ms: jax.Array  # int32[N]
     clock_ms: jax.Array  # int32[N]     when the turn was decided
-    arrival_ms: jax.Array  # int32[N]     when its effect arrives at the receiver; own end where there is none
+    arrival_ms: jax.Array  # int32[N]     end of the call; of a return: when it arrives at the parent
     cost_tokens: jax.Array  # int32[N,4]   by COST_PURPOSES
     result_code: jax.Array  # int32[N]     ResultCode
     trusted: jax.Array  # bool[N]      no untrusted tool result came in with this call

@@ -15,7 +15,6 @@ class Topology:
       max_parents: P, parents that can have children at the same time.
       sub_leads: whether leads may spawn leads (where depth allows).
       peers: whether siblings may message each other.
-      lead_works: whether lives of role `lead` have the task's own tools, where the task does not say so itself.
     """
 
     name: str
@@ -24,15 +23,14 @@ class Topology:
     max_parents: int
     sub_leads: bool
     peers: bool
-    lead_works: bool
 
 
 TOPOLOGIES = {
     row.name: row
     for row in (
-        Topology("single", spawn=False, max_depth=0, max_parents=1, sub_leads=False, peers=False, lead_works=True),
-        Topology("swarm", spawn=True, max_depth=1, max_parents=1, sub_leads=False, peers=False, lead_works=False),
-        Topology("hierarchical", spawn=True, max_depth=2, max_parents=8, sub_leads=True, peers=True, lead_works=False),
+        Topology("single", spawn=False, max_depth=0, max_parents=1, sub_leads=False, peers=False),
+        Topology("swarm", spawn=True, max_depth=1, max_parents=1, sub_leads=False, peers=False),
+        Topology("hierarchical", spawn=True, max_depth=2, max_parents=8, sub_leads=True, peers=True),
     )
 }
 

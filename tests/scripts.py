@@ -86,7 +86,7 @@ class Leads:
         turn = lambda name, **args: jnp.asarray(env.harness.turn(name, **args))  # noqa: E731
         depth = jnp.clip(seen("depth").astype(jnp.int32), 0, 1)
         out, unread = legal.bounds[:, 0] > 1, seen("children_unread") > 0
-        has_read = ts.observation.last_result[:, AGGREGATE] > 0
+        has_read = ts.observation.last_result[:, 0] == AGGREGATE
         quits = params.gives_up & (seen("lifted") > 0)
         tool = jnp.full(n, STOP, jnp.int32)
         tool = jnp.where(seen("depth") > 0, RETURN, tool)

@@ -133,7 +133,7 @@ def test_batches_are_refused_by_name(env):
 def test_by_role_plays_each_part_in_its_role(env, swarm):
     script, _ = swarm
     random = ddpomdp.policy("random", env)
-    team = ddpomdp.by_role(env, {"lead": script, "searcher": random, "checker": script})
+    team = ddpomdp.by_role({"lead": script, "searcher": random, "checker": script})
     episode = jax.jit(lambda key: ddpomdp.rollout(env, team, team.init(env), key, TICKS))(jax.random.key(5))
     events = jax.tree.map(np.asarray, episode.next_ts.events)
     spawns = (events.kind == ddpomdp.EventKind.SPAWN) & (events.uid == 0)

@@ -137,7 +137,8 @@ class Searcher:
     """Fields per life. Axis N."""
 
     turns: jax.Array  # int32[N]    search and check turns so far
-    left: jax.Array  # int32[N]    turns left of the row in progress, 0 none
+    row: jax.Array  # int32[N]    row in progress, -1 none
+    left: jax.Array  # int32[N]    turns left of it
     understood: jax.Array  # bool[N]
     next_claim: jax.Array  # int32[N]    checkers: next place to judge in the row
 
@@ -233,7 +234,7 @@ class Search:
     def life(self, num_slots: int) -> Searcher:
         """A newborn: nothing done; who was never briefed (the lead) understands."""
         zero = jnp.zeros(num_slots, jnp.int32)
-        return Searcher(turns=zero, left=zero, understood=jnp.ones(num_slots, bool), next_claim=zero)
+        return Searcher(turns=zero, row=zero - 1, left=zero, understood=jnp.ones(num_slots, bool), next_claim=zero)
 
     def brief(
         self, level: jax.Array, words: tuple[jax.Array, jax.Array], params: SearchParams
@@ -247,7 +248,7 @@ class Search:
         """New work: the row in progress is dropped."""
         return replace(
             life,
-            left=jnp.where(handed, 0, life.left),
+            row=jnp.where(handed, -1, life.row),
             understood=jnp.where(handed, understood, life.understood),
             next_claim=jnp.where(handed, 0, life.next_claim),
         )
@@ -288,7 +289,8 @@ class Search:
         row, met = working.row, facts.at(working.row)
 
         # Search: a row takes some turns; then one uniform decides what is found.
-        left = jnp.where(life.left > 0, life.left, params.length[_field(work[0], 16, 10)])
+        goes_on = (life.row == row) & (life.left > 0)
+        left = jnp.where(goes_on, life.left, params.length[_field(work[0], 16, 10)])
         left = left - jnp.where(fault, 0, 1)
         finishes = searching & (left == 0)
         q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
@@ -360,6 +362,7 @@ class Search:
             life=replace(
                 life,
                 turns=used,
+                row=jnp.where(searching, jnp.where(finishes, -1, row), life.row),
                 left=jnp.where(searching, left, life.left),
                 next_claim=next_claim,
             ),
@@ -455,12 +458,12 @@ class Search:
 
     def observe(self, life: Searcher, params: SearchParams) -> list[jax.Array]:
         """The own context's fill, and whether a row is in progress."""
-        return [life.turns.astype(jnp.float32) / 100.0, (life.left > 0).astype(jnp.float32)]
+        return [life.turns.astype(jnp.float32) / 100.0, (life.row >= 0).astype(jnp.float32)]
 
     def worker_turn(self, harness: Any, legal: Legal) -> jax.Array:
-        """Searchers search and checkers check while they may; then they return all claims in full; else they wait."""
+        """Searchers search and checkers check while they may; then they return what is new, in full; else they wait."""
         turns = jnp.zeros((legal.tools.shape[0], 1 + harness.num_args), jnp.int32)
-        back = jnp.asarray(harness.turn("return", claims="all", detail="full"))
+        back = jnp.asarray(harness.turn("return", claims="new", detail="full"))
         may = lambda tool: ((legal.tools >> tool) & 1 == 1)[:, None]  # noqa: E731
         turns = jnp.where(may(RETURN), back, turns)
         turns = jnp.where(may(CHECK), jnp.asarray(harness.turn("check")), turns)

@@ -89,8 +89,8 @@ def make_env(**given: Any) -> Env:
     for name in ("lead_blocks", "strict_order"):
         if not isinstance(options[name], bool):
             raise ValueError(f"{name}: got {options[name]!r}, allowed: True, False")
-    if options["claims_per_row"] not in (1, 2, 4, 8, 16, 32):
-        raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16, 32")
+    if options["claims_per_row"] not in (1, 2, 4, 8, 16):
+        raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16")
     row = topology(options["topology"])
     task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
     frozen = _frozen(options["frozen_roles"], task.roles)
@@ -222,12 +222,10 @@ def swarm(
     chunk: int | str = EVEN,
     redundancy: int = 1,
     rule: str = "majority",
-    read: str = "all",
 ) -> Script:
     """Spawn `n` searchers, wait, read, hand the rows out again `redundancy` - 1 times, merge, stop.
 
     `n` is made of the counts the harness offers, largest first; with several spawns an even split becomes explicit.
-    `read="all"` waits for everyone before reading.
     """
     harness = env.harness
     if env.options["topology"] == "single":
@@ -236,7 +234,6 @@ def swarm(
     whole("redundancy", redundancy, 1, 10_000)
     choose("brief", brief, BRIEFS)
     choose("rule", rule, RULES)
-    choose("read", read, ("all",))
     offered = env.options["counts"]
     parts, left = [], n
     while left:
