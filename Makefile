@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 # What the two README commands and their like pass on: make bench BENCH_ARGS="--jobs 2", make test PYTEST_ARGS="-n 2 -k search".
 BENCH_ARGS ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadfile
 SPEED_ARGS ?=
 
 .PHONY: help setup bench test test-slow check fmt wheel speed docs
