@@ -94,7 +94,7 @@ def open_mail(
 ) -> tuple[State, jax.Array, jax.Array]:
     """Gate and release of waits; what has arrived becomes known; meters of readers; rosters.
 
-    Returns claims newly known uint32[N, W] and messages opened int32[N].
+    Returns claims newly known by mail or reading uint32[N, W] and messages opened int32[N].
     """
     lives = clocks.gate(state.lives, state.mail, state.place_slot, rules.config.strict_order)
     mail = state.mail
@@ -141,7 +141,7 @@ def open_mail(
         mail=messages.emptied(mail, opened),
         roster_slot=jnp.where(before.ended, state.roster_slot, roster),
     )
-    return state, received, jnp.where(opened, mail.count, 0)
+    return state, heard, jnp.where(opened, mail.count, 0)
 
 
 def _push(newest: jax.Array, places: list[jax.Array]) -> jax.Array:

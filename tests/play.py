@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "narrow": {"preset": "tiny", "topology": "narrow", "capacity": 10, "max_ticks": 64, "counts": (1, 2)},
 }
 # Deeper than any topology of the table and with too few parent places, so that places are refused.
-NARROW = Topology("narrow", spawn=True, max_depth=3, max_parents=3, sub_leads=True, peers=True, lead_works=False)
+NARROW = Topology("narrow", spawn=True, max_depth=3, max_parents=3, sub_leads=True, peers=True)
 
 
 def make_shape(name: str) -> Any:

@@ -477,4 +477,4 @@ def test_luck_does_not_depend_on_ticks(case):
     assert counts["delayed"] > BATCH // 2
     assert counts["turns of others"] > 1_000 and counts["turns of the delayed"] > 100
     if case["wait"] == "one":
-        assert counts["turns of the lead"] > 100 and counts["in another tick"] > 0
+        assert counts["turns of the lead"] > 100
