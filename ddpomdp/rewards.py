@@ -16,7 +16,7 @@ from ddpomdp.timestep import CHANNELS
 PARALLEL_FULL = 10  # births at which the parallelism bonus is full
 
 
-def wall_s(state: State, root_clock_ms: jax.Array) -> jax.Array:
+def wall_s(root_clock_ms: jax.Array) -> jax.Array:
     """f32[]: wall-clock of the episode so far, seconds: the root's clock."""
     return root_clock_ms.astype(jnp.float32) * jnp.float32(1e-3)
 
@@ -39,7 +39,7 @@ def orchestration(rules: Rules, state: State, root_clock_ms: jax.Array, root: ja
     some = n > 0
     per_life = state.totals.returned_lives.astype(jnp.float32) / jnp.maximum(n, 1.0)
     serial = serial_s(state)
-    ratio = wall_s(state, root_clock_ms) / jnp.maximum(serial, 1e-3)
+    ratio = wall_s(root_clock_ms) / jnp.maximum(serial, 1e-3)
     once = jnp.mean((state.assigned == 1).astype(jnp.float32))
     told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
     best = rules.task.best_quality(state.task, state.facts, unpack(told, state.log))
@@ -69,7 +69,7 @@ def channels(rules: Rules, state: State, tick: Tick, params: Params) -> dict[str
     ends = state.ended & ~before.ended
     root_clock = jnp.max(jnp.where(root, state.lives.clock_ms, 0))
     tokens = jnp.sum(state.totals.tokens).astype(jnp.float32)
-    team = state.quality - params.price_token * tokens - params.price_second * wall_s(state, root_clock)
+    team = state.quality - params.price_token * tokens - params.price_second * wall_s(root_clock)
     illegal = here & ~tick.call.valid
     zero = jnp.zeros(lives.uid.shape, jnp.float32)
     values: dict[str, jax.Array] = dict.fromkeys(CHANNELS, zero)

@@ -87,9 +87,8 @@ def renewed(env: Env, policy: Policy, memory: Any, ts: TimeStep, next_ts: TimeSt
 def late_reward(state: State, after: TimeStep, weights: dict[str, jax.Array]) -> jax.Array:
     """f32[U]: what fell due to each life after it had ended: the team's reward and gains of its claims."""
     num_uids = state.late.shape[0]
-    paid = jnp.max(jnp.where(after.alive | (after.events.uid >= 0), after.channels["team"], -jnp.inf), axis=-1)
     ends = after.last & ~jnp.concatenate([jnp.zeros_like(after.last[:1]), after.last[:-1]])
-    team = jnp.sum(jnp.where(ends, paid, 0.0))
+    team = jnp.sum(after.team_return)
     gone_before = (after.events.end_reason == LifeEnd.DESPAWNED) & ~ends[
         :, None
     ]  # who leaves in the last tick is paid then
@@ -142,8 +141,7 @@ def branch(
             turns = jnp.where(first, changed, turns)
             state, next_ts = env.step(luck, state, turns, env_params)
             memory = renewed(env, policy, memory, ts, next_ts)
-            team = jnp.max(jnp.where(next_ts.events.uid >= 0, next_ts.channels["team"], -jnp.inf))
-            total = total + jnp.where(next_ts.last & ~ts.last, team, 0.0)
+            total = total + next_ts.team_return
             return (state, next_ts, memory, total), None
 
         first = jnp.arange(num_ticks) == 0

@@ -6,6 +6,7 @@ Axis letters: N slot, A argument position, C claim, P parent place, R roster row
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ddpomdp.harness import Legal
 from ddpomdp.pytree import pytree
@@ -93,3 +94,10 @@ class TimeStep:
     stop_reason: jax.Array  # int32[]      StopReason
     events: Event
     info: dict[str, Any]  # numeric scalars, fixed keys
+
+    @property
+    def team_return(self) -> jax.Array:
+        """f32[]: what the team is paid in this tick, the same for everyone: 0 but in the tick that ends the episode."""
+        paid = self.events.uid >= 0
+        most = jnp.max(jnp.where(paid, self.channels["team"], -jnp.inf), axis=-1)
+        return jnp.where(jnp.any(paid, axis=-1), most, 0.0)

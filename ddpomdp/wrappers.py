@@ -75,8 +75,7 @@ class Vector:
     def _step(self, running: Running, turns: jax.Array, params: Params | None) -> tuple[Running, TimeStep, TimeStep]:
         state, final = self.env.step(running.luck, running.state, turns, params)
         ends = final.last & ~running.state.ended
-        team = jnp.max(jnp.where(final.events.uid >= 0, final.channels["team"], -jnp.inf))
-        returns = running.returns + jnp.where(ends, team, 0.0)
+        returns = running.returns + final.team_return
         ticks = running.ticks + jnp.where(running.state.ended, 0, 1)
         last_return = jnp.where(ends, returns, running.last_return)
         last_ticks = jnp.where(ends, ticks, running.last_ticks)
