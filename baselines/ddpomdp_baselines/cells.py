@@ -17,15 +17,18 @@ class Cells:
 
     def total(self, x: jax.Array) -> jax.Array:
         """Sum of x over the cell of each entry, [E]."""
-        return jax.ops.segment_sum(x, self.ids, self.places + 1)[self.ids]
+        return self._read(jax.ops.segment_sum(x, self.ids, self.places + 1))
 
     def least(self, x: jax.Array) -> jax.Array:
         """Smallest x in the cell of each entry, [E]."""
-        return jax.ops.segment_min(x, self.ids, self.places + 1)[self.ids]
+        return self._read(jax.ops.segment_min(x, self.ids, self.places + 1))
 
     def most(self, x: jax.Array) -> jax.Array:
         """Largest x in the cell of each entry, [E]."""
-        return jax.ops.segment_max(x, self.ids, self.places + 1)[self.ids]
+        return self._read(jax.ops.segment_max(x, self.ids, self.places + 1))
+
+    def _read(self, table: jax.Array) -> jax.Array:
+        return jnp.take(table, self.ids, mode="clip")
 
     def first(self) -> jax.Array:
         """bool[E]: the one entry of each cell that stands for it; no dead entry does."""
