@@ -63,7 +63,7 @@ class Run(Generic[State]):
     description: Mapping[str, Any]
     keep: int
     start: Restored[State]  # where to begin
-    last: int  # the update of the newest checkpoint, -1 if there is none
+    standing: list[int]  # the updates whose checkpoints are there to go back to, in ascending order
 
     def save(self, update: int, state: State) -> None:
         """Save `state` as it is after `update` updates; when this returns, the checkpoint is on the disk.
@@ -78,7 +78,7 @@ class Run(Generic[State]):
           ValueError: `update` does not grow, or a leaf is of a kind that cannot be restored as it was.
           UsageError: the disk refuses; the earlier checkpoints are as before and a later save may succeed.
         """
-        whole("update", update, self.last + 1, 10**19 - 1)
+        whole("update", update, self.standing[-1] + 1 if self.standing else 0, 10**19 - 1)
         leaves = _leaves(state)
         record = {
             "format": FORMAT,
@@ -87,15 +87,14 @@ class Run(Generic[State]):
             "leaves": {place: _kind(place, leaf) for place, leaf in leaves.items()},
         }
         arrays = {place: _to_numpy(leaf) for place, leaf in leaves.items()}
+        arrays = {place: array for place, array in arrays.items() if array.size}  # Orbax takes no empty ones
         final = _path(self.folder, update)
         temporary = final.with_name(f".{final.name}.tmp")
         try:
             _remove(temporary)
             temporary.mkdir(parents=True)
             with ocp.PyTreeCheckpointer() as orbax:
-                orbax.save(
-                    temporary.absolute() / _STATE, {p: a for p, a in arrays.items() if a.size}
-                )  # Orbax takes no others
+                orbax.save(temporary.absolute() / _STATE, arrays)
             (temporary / _RECORD).write_text(strictjson.dumps(record, indent=1), "utf-8")
             (temporary / _SUMS).write_bytes(_sums(temporary))
             for folder, _, files in os.walk(temporary):
@@ -107,17 +106,12 @@ class Run(Generic[State]):
         except Exception as error:  # Orbax and TensorStore report a full disk by several types
             shutil.rmtree(temporary, ignore_errors=True)
             raise UsageError(f"cannot save to {final}: {_first_line(error)}") from error
-        self.last = update
-        self._prune()
-
-    def _prune(self) -> None:
-        updates = _updates(self.folder)
-        kept = [update for update in updates if update <= self.last][-self.keep :]
+        self.standing = [*self.standing, update][-self.keep :]
         try:
-            for update in sorted({*updates} - {*kept}):
-                _remove(_path(self.folder, update))
+            for other in set(_updates(self.folder)) - set(self.standing):
+                _remove(_path(self.folder, other))
         except OSError as error:
-            raise UsageError(f"cannot remove an old checkpoint: {error}") from error
+            raise UsageError(f"cannot remove an old checkpoint in {final.parent}: {error.strerror}") from error
 
 
 @contextmanager
@@ -157,7 +151,8 @@ def hold(
         if not resume and _updates(path):
             raise UsageError(f"{path} already holds checkpoints; resume that run or choose another folder")
         found = restore(path, state, description, may_differ=may_differ)
-        yield Run(path, description, keep, found or Restored(0, state), found.update if found else -1)
+        standing = [update for update in _updates(path) if found and update <= found.update]
+        yield Run(path, description, keep, found or Restored(0, state), standing)
 
 
 def restore(
@@ -232,10 +227,8 @@ def describe(env: Any, *, algorithm: str, seed: int, **settings: Any) -> dict[st
             "seed": seed,
             **settings,
             "versions": {"ddpomdp": __version__, **{package: metadata.version(package) for package in _PACKAGES}},
-            "jax": {
-                "backend": jax.default_backend(),
-                **{name: getattr(jax.config, f"jax_{name}") for name in _SWITCHES},
-            },
+            "backend": jax.default_backend(),
+            "switches": {name: getattr(jax.config, name) for name in _SWITCHES},
         }
     )
 
@@ -295,6 +288,8 @@ def _record(checkpoint: Path) -> dict[str, Any]:
         record = strictjson.loads(path.read_text("utf-8"))
         if record["format"] != FORMAT:
             raise UsageError(f"{path} has format {record['format']}; this version of ddpomdp reads format {FORMAT}")
+        if record["update"] != int(checkpoint.name):
+            raise ValueError(f"it is of update {record['update']}")
         if not isinstance(record["description"], dict) or not isinstance(record["leaves"], dict):
             raise TypeError("no description or no leaves")
     except UsageError:
@@ -366,7 +361,8 @@ def _remove(folder: Path) -> None:
     """Remove a folder of the run under a name that no reader takes for a checkpoint."""
     if folder.exists():
         doomed = folder.with_name(f".{folder.name}.old.tmp")
-        shutil.rmtree(doomed, ignore_errors=True)
+        if doomed.exists():  # an earlier removal was broken off
+            shutil.rmtree(doomed)
         os.rename(folder, doomed)
         shutil.rmtree(doomed)
 

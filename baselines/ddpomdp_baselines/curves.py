@@ -21,7 +21,7 @@ from typing import Any
 from ddpomdp.bench import strictjson
 from ddpomdp.options import UsageError, bad_input, whole
 
-_CURVES, _TABLE, _TIMING = "curves.jsonl", "curves.csv", "timing.jsonl"
+FILES = _CURVES, _TABLE, _TIMING = "curves.jsonl", "curves.csv", "timing.jsonl"
 _TENSORBOARD = ("tensorboardX", "torch.utils.tensorboard")
 
 
@@ -61,8 +61,8 @@ class Curves:
         """
         row = self._row(_CURVES, update, values)
         lines = self._table_lines(row)
-        self._append(_CURVES, strictjson.dumps(row) + "\n")
-        self._append(_TABLE, lines)
+        self._append(_CURVES, update, strictjson.dumps(row) + "\n")
+        self._append(_TABLE, update, lines)
         if self._board:
             for name, value in values.items():
                 if value is not None and not isinstance(value, str):
@@ -71,7 +71,7 @@ class Curves:
 
     def write_timing(self, update: int, values: Mapping[str, Any]) -> None:
         """Add a row of clock readings; as `write`, but names may change from row to row."""
-        self._append(_TIMING, strictjson.dumps(self._row(_TIMING, update, values)) + "\n")
+        self._append(_TIMING, update, strictjson.dumps(self._row(_TIMING, update, values)) + "\n")
 
     def sync(self) -> None:
         """Put all rows on the disk: before each checkpoint, so that none can outlive the rows that led to it.
@@ -80,7 +80,7 @@ class Curves:
           UsageError: the disk refuses.
         """
         with self._disk():
-            for name in (_CURVES, _TABLE, _TIMING):
+            for name in FILES:
                 with open(self._folder / name, "r+b") as file:
                     os.fsync(file.fileno())
 
@@ -91,7 +91,6 @@ class Curves:
         row = strictjson.plain({"update": update, **values})
         if nested := [key for key, value in row.items() if isinstance(value, dict | list)]:
             raise ValueError(f"{', '.join(nested)}: allowed: single numbers, truth values, words, None")
-        self._last[name] = update
         return strictjson.strict(row)
 
     def _table_lines(self, row: dict[str, Any]) -> str:
@@ -107,7 +106,8 @@ class Curves:
         csv.writer(text, lineterminator="\n").writerows([*lines, [_cell(cells[name]) for name in columns]])
         return text.getvalue()
 
-    def _append(self, name: str, text: str) -> None:
+    def _append(self, name: str, update: int, text: str) -> None:
+        self._last[name] = update
         with self._disk(), open(self._folder / name, "a", encoding="utf-8", newline="") as file:
             file.write(text)
 
