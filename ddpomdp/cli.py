@@ -50,7 +50,7 @@ class Envs:
         if self.as_json:
             print(json.dumps([{"id": name, "module": module} for name, module in sources.items()], indent=1))
         else:
-            _print_table(("environment", "from"), list(sources.items()))
+            print_table(("environment", "from"), list(sources.items()))
         return 0
 
 
@@ -112,7 +112,7 @@ class Play:
             what = {"env": self.env, "policy": self.policy, "seed": self.seed}
             print(json.dumps({**what, **row}, indent=1, allow_nan=False))
         else:
-            _print_table((title, ""), [*_summary(row), ("computed in", f"{took_s:.1f} s")])
+            print_table((title, ""), [*_summary(row), ("computed in", f"{took_s:.1f} s")])
         return 0
 
     @staticmethod
@@ -335,18 +335,19 @@ def _print_results(folder: Path, suite: Any) -> None:
             measures = [mean_and_half(line["metrics"][metric.key]) for metric in suite.metrics]
             shown = [" ± ".join(filter(None, measure)) for measure in measures]
             lines.append([str(line["name"]), *shown, f"{line['score']['seeds']}", f"{line['score']['episodes']:,}"])
-        _print_table((table["title"] or suite.name, *columns, "seeds", "episodes"), lines)
+        print_table((table["title"] or suite.name, *columns, "seeds", "episodes"), lines)
         print()
     rows = [row for cell in numbers["cells"] for row in run.rows(cell)]
     for section in suite.sections(rows, numbers) if rows else ():
         for table in section.tables:
             print(section.title)
             shown = [[number(x) if isinstance(x, int | float) else str(x) for x in line] for line in table.rows]
-            _print_table(table.columns, shown)
+            print_table(table.columns, shown)
             print()
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print lines of text under their columns."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text

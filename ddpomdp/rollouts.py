@@ -1,8 +1,9 @@
 """Rollouts and branches: the one place that calls `step` in a loop.
 
-Axis letters: T tick, N slot, A argument position, U life, K turn, S luck.
+Axis letters: T tick, B episode, N slot, A argument position, U life, K turn, S luck.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,9 +61,9 @@ def rollout(
         state, next_ts = env.step(luck, state, turns, env_params)
         memory = renewed(env, policy, memory, ts, next_ts)
         logp = aux["logp"] if isinstance(aux, dict) and "logp" in aux else jnp.zeros(turns.shape, jnp.float32)
-        return (state, next_ts, memory), (ts, turns, logp, aux, next_ts)
+        return (state, next_ts, memory), (ts, turns, logp, aux, next_ts, left_early(ts, next_ts))
 
-    (state, _, _), (seen, turns, logp, aux, after) = jax.lax.scan(
+    (state, _, _), (seen, turns, logp, aux, after, left) = jax.lax.scan(
         tick, (state, ts, policy.carry(env)), None, length=num_ticks
     )
     weights = (env.params if env_params is None else env_params).weights
@@ -72,9 +73,69 @@ def rollout(
         logp=logp,
         aux=aux,
         next_ts=after,
-        late_reward=late_reward(state, after, weights),
+        late_reward=late_reward(state, after.events.uid, left, jnp.sum(after.team_return), weights),
         state=state,
     )
+
+
+@pytree
+class Batch:
+    """Episodes played to their end."""
+
+    recorded: Any  # [T,...]  what was asked for, per tick; zeros after the last episode's end
+    ts: TimeStep  # [B,...]  the last one
+    state: State  # [B,...]
+    ticks: jax.Array  # int32[B]  ticks until the end
+
+
+def episodes(
+    env: Env,
+    policy: Policy,
+    params: Any,
+    keys: jax.Array,
+    luck: jax.Array,
+    num_ticks: int,
+    env_params: Params,
+    record: Callable[[TimeStep, jax.Array, Any, TimeStep], Any],
+) -> Batch:
+    """A batch of episodes until all have ended, and `num_ticks` ticks at most, keeping only what is asked for.
+
+    The same episodes as `rollout` with the same keys.
+
+    Args:
+      env: the environment.
+      policy: a `Policy`.
+      params: its parameters.
+      keys: keys [B], draw the tasks.
+      luck: keys [B], draw the rest; the policy's noise comes from fold_in(luck, 2).
+      num_ticks: static T.
+      env_params: numbers of the environment.
+      record: (ts, turns, aux, next_ts), each with leading axis B, to what is kept of a tick.
+    """
+    noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
+    state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
+    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (keys.shape[0], *x.shape)), policy.carry(env))
+
+    def one(luck: jax.Array, noise: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
+        turns, memory, aux = policy.act(params, noise, memory, ts)
+        state, next_ts = env.step(luck, state, turns, env_params)
+        return state, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux
+
+    def tick(carry: tuple) -> tuple:
+        t, state, ts, memory, ticks, log = carry
+        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
+        log = jax.tree.map(lambda log, x: log.at[t].set(x), log, record(ts, turns, aux, next_ts))
+        return t + 1, state, next_ts, memory, ticks + (~ts.last).astype(jnp.int32), log
+
+    def kept(state: State, ts: TimeStep, memory: Any) -> Any:
+        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
+        return record(ts, turns, aux, next_ts)
+
+    log = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape), x.dtype), jax.eval_shape(kept, state, ts, memory))
+    start = (jnp.int32(0), state, ts, memory, jnp.zeros(keys.shape[0], jnp.int32), log)
+    goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731
+    _, state, ts, _, ticks, log = jax.lax.while_loop(goes_on, tick, start)
+    return Batch(recorded=log, ts=ts, state=state, ticks=ticks)
 
 
 def renewed(env: Env, policy: Policy, memory: Any, ts: TimeStep, next_ts: TimeStep) -> Any:
@@ -84,16 +145,27 @@ def renewed(env: Env, policy: Policy, memory: Any, ts: TimeStep, next_ts: TimeSt
     return jax.tree.map(lambda f, m: jnp.where(new.reshape(-1, *(1,) * (m.ndim - 1)), f, m), fresh, memory)
 
 
-def late_reward(state: State, after: TimeStep, weights: dict[str, jax.Array]) -> jax.Array:
-    """f32[U]: what fell due to each life after it had ended: the team's reward and gains of its claims."""
+def left_early(ts: TimeStep, next_ts: TimeStep) -> jax.Array:
+    """bool[N]: whose life left in this tick, before the episode's end. Who leaves in the last tick is paid then."""
+    ends = next_ts.last & ~ts.last
+    return (next_ts.events.end_reason == LifeEnd.DESPAWNED) & ~ends[..., None]
+
+
+def late_reward(
+    state: State, uid: jax.Array, left: jax.Array, team: jax.Array, weights: dict[str, jax.Array]
+) -> jax.Array:
+    """f32[U]: what fell due to each life after it had ended: the team's reward and gains of its claims.
+
+    Args:
+      state: at the end.
+      uid: int32[...], of the events of all ticks.
+      left: bool[...], what `left_early` gave in every tick.
+      team: f32[], what the team was paid.
+      weights: of the channels.
+    """
     num_uids = state.late.shape[0]
-    ends = after.last & ~jnp.concatenate([jnp.zeros_like(after.last[:1]), after.last[:-1]])
-    team = jnp.sum(after.team_return)
-    gone_before = (after.events.end_reason == LifeEnd.DESPAWNED) & ~ends[
-        :, None
-    ]  # who leaves in the last tick is paid then
-    left = jnp.where(gone_before, after.events.uid, num_uids)
-    gone = jnp.zeros(num_uids, bool).at[left.reshape(-1)].set(True, mode="drop")
+    place = jnp.where(left, uid, num_uids).reshape(-1)
+    gone = jnp.zeros(num_uids, bool).at[place].set(True, mode="drop")
     return jnp.where(gone, weights["team"] * team, 0.0) + weights["individual"] * state.late
 
 

@@ -254,7 +254,7 @@ def token_weights(
     elif mode == "sequence_mean":
         whole = n * rollout.total(tokens)
     elif mode == "sum_constant":
-        whole = n * constant
+        whole = n * jnp.asarray(constant, jnp.float32)
     else:
         seat = partition([agent, trajectory], live, sizes)  # an agent in a trajectory
         whole = n * rollout.total(seat.first().astype(jnp.float32)) * seat.total(tokens)

@@ -16,8 +16,8 @@ from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree
-from ddpomdp.rollouts import renewed
-from ddpomdp.timestep import Event
+from ddpomdp.rollouts import episodes
+from ddpomdp.timestep import Event, TimeStep
 
 REFUSED = ("refused_births", "refused_places", "refused_rows", "refused_claims")  # of TimeStep.info
 
@@ -49,42 +49,25 @@ def play(env: Env, policy: Policy, params: Any, keys: jax.Array, env_params: Par
       num_ticks: static T.
     """
     luck = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
-    state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
-    fresh = policy.carry(env)
-    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (keys.shape[0], *x.shape)), fresh)
-    batch = keys.shape[0]
-    recorded = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape[1:]), x.dtype), ts.events)
+    kinds = jnp.arange(len(EventKind), dtype=jnp.int32)
 
-    def one(luck: jax.Array, noise: jax.Array, state: Any, ts: Any, memory: Any) -> tuple[Any, ...]:
-        turns, memory, _ = policy.act(params, noise, memory, ts)
-        state, next_ts = env.step(luck, state, turns, env_params)
+    def record(ts: TimeStep, turns: jax.Array, aux: Any, next_ts: TimeStep) -> tuple[jax.Array, jax.Array, Event]:
         events = next_ts.events
-        reward = jnp.sum(jnp.where(events.uid == 0, next_ts.reward, 0.0))
+        reward = jnp.sum(jnp.where(events.uid == 0, next_ts.reward, 0.0), axis=-1)
         counts = events.valid & ((events.kind != EventKind.WAIT) | events.is_decision)
-        kinds = jnp.arange(len(EventKind), dtype=jnp.int32)
-        calls = jnp.sum(counts[:, None] & (events.kind[:, None] == kinds[None]), axis=0, dtype=jnp.int32)
-        return state, next_ts, renewed(env, policy, memory, ts, next_ts), reward, calls, (~ts.last).astype(jnp.int32)
+        calls = jnp.sum(counts[..., None] & (events.kind[..., None] == kinds), axis=1, dtype=jnp.int32)
+        return reward, calls, jax.tree.map(lambda x: x[0], events)
 
-    def tick(carry: tuple) -> tuple:
-        t, state, ts, memory, reward, calls, ticks, recorded = carry
-        state, ts, memory, paid, made, ran = jax.vmap(one)(luck, noise, state, ts, memory)
-        recorded = jax.tree.map(lambda log, x: log.at[t].set(x[0]), recorded, ts.events)
-        return t + 1, state, ts, memory, reward + paid, calls + made, ticks + ran, recorded
-
-    start = (
-        jnp.int32(0),
-        state,
-        ts,
-        memory,
-        jnp.zeros(batch, jnp.float32),
-        jnp.zeros((batch, len(EventKind)), jnp.int32),
-        jnp.zeros(batch, jnp.int32),
-        recorded,
+    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record)
+    reward, calls, events = batch.recorded
+    return Played(
+        reward=jnp.sum(reward, axis=0),
+        ticks=batch.ticks,
+        stop_reason=batch.ts.stop_reason,
+        calls=jnp.sum(calls, axis=0),
+        info=batch.ts.info,
+        events=events,
     )
-    goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731
-    _, _, ts, _, reward, calls, ticks, recorded = jax.lax.while_loop(goes_on, tick, start)
-    return Played(reward=reward, ticks=ticks, stop_reason=ts.stop_reason, calls=calls, info=ts.info, events=recorded)
 
 
 def rows(played: Played) -> list[dict[str, Any]]:

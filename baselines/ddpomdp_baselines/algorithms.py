@@ -1,0 +1,102 @@
+"""The algorithms: rows of one table, points in one small algebra.
+
+signal x normalisation x aggregation x ratio rule x KL. What the columns mean stands at `Algorithm`; the operators, with
+equations and sources, in `advantages` and `losses`; the loop that uses them in `train`. "Agent" is the role: a life is
+in too few members of a group to be normalised on its own.
+
+Where we differ from the sources, in every row: one gradient step per batch of episodes unless `epochs` says otherwise;
+Adam; the value of a call is the return of its life (which for the team reward is the team's, also for lives that have
+left); only tokens with an alternative count; a cell without spread has advantage exactly 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ddpomdp.options import UsageError, choose, refusal
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row.
+
+    Attributes:
+      source: paper or code the row follows.
+      sample: what one sample of the statistics is: "trajectory", "call" or "token".
+      center: "mean", "leave_one_out" or "none", over `center_scope`.
+      scale: "std" or "none", over `scale_scope`.
+      ddof: of the standard deviation.
+      eps: added to the standard deviation.
+      aggregation: of token losses, see `losses.token_weights`.
+      constant: the divisor of aggregation "sum_constant".
+      ratio: "clip" (of the token ratio) or "none" (plain policy gradient).
+      clip_low: ratios below 1 - clip_low are cut.
+      clip_high: ratios above 1 + clip_high are cut.
+      dual_clip: bound of the loss for negative advantages, in advantages; None: none.
+      epochs: gradient steps per batch of episodes.
+      kl: estimator of the divergence from the policy that training began with, a term of the loss.
+      kl_weight: of that term; 0: none.
+      entropy: weight of an entropy bonus.
+    """
+
+    source: str
+    sample: str = "trajectory"
+    center: str = "mean"
+    center_scope: str = "group"
+    scale: str = "std"
+    scale_scope: str = "group"
+    ddof: int = 1
+    eps: float = 1e-6
+    aggregation: str = "token_mean"
+    constant: float = 256.0
+    ratio: str = "clip"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    epochs: int = 1
+    kl: str = "k3"
+    kl_weight: float = 0.0
+    entropy: float = 0.0
+
+    def looks_at_groups(self) -> bool:
+        """Whether a statistic is taken inside a group, so that one member would have nothing to compare with."""
+        scopes = ((self.center, self.center_scope), (self.scale, self.scale_scope))
+        return any(kind != "none" and scope != "batch" for kind, scope in scopes)
+
+
+_DR_MAS = "Dr. MAS, arXiv 2602.08847; langfengQ/DrMAS 19c632bc"
+_AGENT = {"sample": "call", "center_scope": "group_agent", "scale_scope": "group_agent", "dual_clip": 3.0}
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "grpo": Algorithm("DeepSeekMath, arXiv 2402.03300; std as in verl b178a3cd", aggregation="sequence_mean"),
+    "dr_grpo": Algorithm("arXiv 2503.20783", scale="none", aggregation="sum_constant"),
+    "rloo": Algorithm(
+        "arXiv 2402.14740", center="leave_one_out", scale="none", aggregation="sum_constant", ratio="none"
+    ),
+    "dr_mas": Algorithm(_DR_MAS, **_AGENT),
+    "dr_mas_mean": Algorithm(f"{_DR_MAS}, table 3", **{**_AGENT, "scale_scope": "group"}),
+    "dr_mas_std": Algorithm(f"{_DR_MAS}, table 3", **{**_AGENT, "center_scope": "group"}),
+    "global_call": Algorithm(
+        f"control that {_DR_MAS} lacks", **{**_AGENT, "center_scope": "group", "scale_scope": "group"}
+    ),
+    "agent_trajectory": Algorithm(f"control that {_DR_MAS} lacks", **{**_AGENT, "sample": "trajectory"}),
+}
+
+
+def names() -> list[str]:
+    """All algorithms."""
+    return list(ALGORITHMS)
+
+
+def find(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
+    """A row of the table, with some of its columns changed.
+
+    Raises:
+      ValueError: unknown name or column, with close matches and what is allowed.
+    """
+    choose("algorithm", name, ALGORITHMS)
+    columns = [field.name for field in fields(Algorithm)]
+    for column in changes or {}:
+        if column not in columns:
+            raise UsageError(refusal("column of the algorithm table", column, columns))
+    return replace(ALGORITHMS[name], **(changes or {}))

@@ -1,0 +1,241 @@
+"""One update, top to bottom: play groups of episodes, give each decision its advantage, step along the gradient.
+
+What an algorithm is stands in `algorithms`; its operators in `advantages` and `losses`.
+
+Axis letters: T tick, B episode, N slot, A argument position, E entry, C decision of a chunk, R role.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddpomdp.env import Env
+from ddpomdp.params import Params
+from ddpomdp.pytree import pytree
+from ddpomdp_baselines import advantages, losses
+from ddpomdp_baselines.algorithms import Algorithm
+from ddpomdp_baselines.experience import Experience, collect, entries, group_keys, sum_over_decisions
+from ddpomdp_baselines.network import Network, View
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Static numbers of an update.
+
+    Attributes:
+      groups: task draws per update.
+      group_size: members of a group; each meets the same task with luck of its own.
+      num_ticks: most ticks of an episode.
+      chunk: decisions per piece of a gradient.
+      lag: how many updates old the behaviour policy is.
+      devices: the groups are spread over so many devices.
+      learning_rate: of Adam.
+      max_norm: gradients are cut to this norm first.
+    """
+
+    groups: int = 8
+    group_size: int = 8
+    num_ticks: int = 256
+    chunk: int = 2048
+    lag: int = 0
+    devices: int = 1
+    learning_rate: float = 1e-3
+    max_norm: float = 1.0
+
+    @property
+    def rule(self) -> optax.GradientTransformation:
+        """Adam on gradients cut to a norm."""
+        return optax.chain(optax.clip_by_global_norm(self.max_norm), optax.adam(self.learning_rate))
+
+
+@pytree
+class Learner:
+    """What training changes, of one seed."""
+
+    params: Any
+    optimiser: Any
+    past: Any  # params of the last `lag` updates, oldest first: leading axis lag
+    update: jax.Array  # int32[]
+    skipped: jax.Array  # int32[]   updates in a row that were not finite and changed nothing
+
+
+def start(params: Any, sizes: Sizes) -> Learner:
+    """A learner before its first update."""
+    return Learner(
+        params=params,
+        optimiser=sizes.rule.init(params),
+        past=jax.tree.map(lambda x: jnp.broadcast_to(x, (sizes.lag, *x.shape)), params),
+        update=jnp.int32(0),
+        skipped=jnp.int32(0),
+    )
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of one seed; `learns` names the roles whose decisions are learned from."""
+
+    env: Env
+    network: Network
+    algorithm: Algorithm
+    sizes: Sizes
+    learns: tuple[str, ...]
+
+    def __call__(
+        self, learner: Learner, key: jax.Array, anchor: Any, env_params: Params
+    ) -> tuple[Learner, dict[str, jax.Array]]:
+        """The learner after the update, and f32[] facts about it.
+
+        Args:
+          learner: before the update.
+          key: of the run; update u plays with fold_in(key, u).
+          anchor: parameters of the policy that a KL term pulls towards.
+          env_params: numbers of the environment with the channel weights in force.
+        """
+        data = self.play(learner, key, env_params)
+        learns = jnp.isin(data.role, jnp.asarray([self.env.spec.roles.index(name) for name in self.learns]))
+        advantage, weight, statistics = self.credit(data, learns)
+
+        params, state, metrics = learner.params, learner.optimiser, {}
+        for epoch in range(self.algorithm.epochs):
+            gradient, sums = self.gradient(params, data, learns, advantage, weight, anchor)
+            change, state = self.sizes.rule.update(gradient, state, params)
+            params = optax.apply_updates(params, change)
+            if epoch == 0:
+                metrics = self.metrics(data, sums, gradient)
+        fine = jnp.all(jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, state))]))
+        keep = lambda new, old: jnp.where(fine, new, old)  # noqa: E731
+        params, state = jax.tree.map(keep, (params, state), (learner.params, learner.optimiser))
+        past = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), learner.past, learner.params)
+        return (
+            Learner(
+                params=params,
+                optimiser=state,
+                past=past if self.sizes.lag else learner.past,
+                update=learner.update + 1,
+                skipped=jnp.where(fine, 0, learner.skipped + 1),
+            ),
+            {**metrics, **statistics, "skipped": (~fine).astype(jnp.float32)},
+        )
+
+    def play(self, learner: Learner, key: jax.Array, env_params: Params) -> Experience:
+        """The groups of this update's episodes, by the behaviour policy."""
+        sizes, key = self.sizes, jax.random.fold_in(key, learner.update)
+        behaviour = jax.tree.map(lambda x: x[0], learner.past) if sizes.lag else learner.params
+        keys, luck, group = group_keys(key, sizes.groups, sizes.group_size)
+        if sizes.devices > 1:
+            mesh = jax.make_mesh((sizes.devices,), ("episode",), devices=jax.devices()[: sizes.devices])
+            spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("episode"))
+            keys, luck, group = jax.lax.with_sharding_constraint((keys, luck, group), spread)
+        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params)
+
+    def credit(self, data: Experience, learns: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """(advantage f32[E], weight of each token f32[E], facts about the statistics)."""
+        rule, sizes = self.algorithm, self.sizes
+        episode = jnp.broadcast_to(jnp.arange(data.group.shape[0], dtype=jnp.int32)[:, None], data.role.shape)
+        group = jnp.broadcast_to(data.group[:, None], data.role.shape)
+        mask = entries(data.decides & learns)
+        roles = len(self.env.spec.roles)
+        ids = {"trajectory": entries(episode), "agent": entries(data.role)}
+        size = (sizes.groups, roles, sizes.groups * sizes.group_size)
+        advantage, stats = advantages.normalise(
+            entries(data.returns),
+            **ids,
+            group=entries(group),
+            mask=mask,
+            sample=rule.sample,
+            tokens=entries(data.tokens).astype(jnp.float32),
+            center=rule.center,
+            center_scope=rule.center_scope,
+            scale=rule.scale,
+            scale_scope=rule.scale_scope,
+            ddof=rule.ddof,
+            eps=rule.eps,
+            sizes=size,
+        )
+        weight = losses.token_weights(
+            entries(data.tokens).astype(jnp.float32),
+            **ids,
+            mask=mask,
+            mode=rule.aggregation,
+            constant=rule.constant,
+            sizes=size[1:],
+        )
+        return advantage, weight, cell_facts(stats, mask, ids["agent"], self.env.spec.roles)
+
+    def gradient(
+        self, params: Any, data: Experience, learns: jax.Array, advantage: jax.Array, weight: jax.Array, anchor: Any
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """(gradient of the loss, sums over decisions), a chunk of decisions at a time."""
+        rule = self.algorithm
+
+        def loss(params: Any, seen: View, entry: jax.Array, real: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+            turns, old = entries(data.turns)[entry], entries(data.logp)[entry]
+            spoken = self.network.score(params, seen, turns)
+            counts = spoken.choice & real[:, None]
+            log_ratio = losses.token_log_ratio(spoken.logp, old, counts)
+            token = losses.policy_loss(
+                spoken.logp,
+                log_ratio,
+                jnp.broadcast_to(advantage[entry][:, None], old.shape),
+                counts,
+                rule=rule.ratio,
+                low=rule.clip_low,
+                high=rule.clip_high,
+                dual=rule.dual_clip,
+            )
+            total = token - rule.entropy * spoken.entropy if rule.entropy else token
+            if rule.kl_weight:
+                reference = self.network.score(anchor, seen, turns).logp
+                total = total + rule.kl_weight * losses.kl(spoken.logp, reference, counts, estimator=rule.kl)
+            share = jnp.where(counts, weight[entry][:, None], 0.0)
+            return jnp.sum(share * total), {
+                "loss": jnp.sum(share * token),
+                "entropy": jnp.sum(jnp.where(counts, spoken.entropy, 0.0)),
+                "kl_behaviour": -jnp.sum(log_ratio),
+                "count": jnp.sum(counts.astype(jnp.float32)),
+            }
+
+        part = jax.grad(loss, has_aux=True)
+        return sum_over_decisions(
+            lambda seen, entry, real: part(params, seen, entry, real), data, learns, self.sizes.chunk
+        )
+
+    def metrics(self, data: Experience, sums: dict[str, jax.Array], gradient: Any) -> dict[str, jax.Array]:
+        """Means over episodes and tokens; `simulated_*` are totals of this update."""
+        per_token = lambda name: sums[name] / jnp.maximum(sums["count"], 1.0)  # noqa: E731
+        means = {name: jnp.mean(value) for name, value in data.facts.items()}
+        return {
+            **means,
+            "simulated_tokens": jnp.sum(data.facts["tokens"]),
+            "simulated_s": jnp.sum(data.facts["wall_s"]),
+            "episodes": jnp.float32(data.group.shape[0]),
+            "loss": sums["loss"],
+            "entropy": per_token("entropy"),
+            "kl_behaviour": per_token("kl_behaviour"),
+            "gradient_norm": optax.global_norm(gradient),
+        }
+
+
+def cell_facts(
+    stats: advantages.Stats, mask: jax.Array, role: jax.Array, roles: tuple[str, ...]
+) -> dict[str, jax.Array]:
+    """f32[]: how many cells were looked at, shares of calls that got nothing, Lemma 4.2's factor, also per role.
+
+    The factor of a role is the mean over its calls; 0 where it made none.
+    """
+    factors = {}
+    for index, name in enumerate(roles):
+        calls = (mask & (role == index)).astype(jnp.float32)
+        factors[f"inflation_{name}"] = jnp.sum(stats.inflation * calls) / jnp.maximum(jnp.sum(calls), 1.0)
+    return {
+        "cells": stats.cells.astype(jnp.float32),
+        "singleton_share": stats.singleton_share,
+        "zero_spread_share": stats.zero_spread_share,
+        "mixed_share": stats.mixed_share,
+        "inflation_mean": stats.inflation_mean,
+        "inflation_max": stats.inflation_max,
+        **factors,
+    }
