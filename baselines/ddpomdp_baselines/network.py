@@ -121,13 +121,14 @@ class Net(nnx.Module):
         looks_for = context.at[at].get(mode="fill", fill_value=0) @ self.point[...]
         score = jnp.einsum("pd,prd->pr", looks_for, children)
         told = tool.at[at].get(mode="fill", fill_value=0)[:, None]
-        pointed = jnp.zeros((at.shape[0], out.shape[-1]))
+        own = out.at[at].get(mode="fill", fill_value=0)
         for offset in named:
             tools = [index for (index, place), other in self.offsets.items() if (place, other) == (position, offset)]
             room = out.shape[-1] - offset
             placed = jnp.pad(score[:, :room], ((0, 0), (offset, max(room - score.shape[1], 0))))
-            pointed = jnp.where(jnp.isin(told, jnp.asarray(tools)), placed, pointed)
-        return out.at[at].add(pointed, mode="drop")
+            names_child = (jnp.arange(out.shape[-1]) >= offset) & jnp.isin(told, jnp.asarray(tools))
+            own = jnp.where(names_child, placed, own)
+        return out.at[at].set(own, mode="drop")
 
 
 def pointers(harness: Harness) -> dict[tuple[int, int], int]:
