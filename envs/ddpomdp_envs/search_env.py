@@ -1,11 +1,16 @@
 """Search-v0 as users make it: presets, options and scripted policies around the task in search.py."""
 
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import jax.numpy as jnp
 
 from ddpomdp.env import Env
-from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SPAWN, Harness, core_tools
+from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, Harness, core_tools
 from ddpomdp.options import choose, number, resolve, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
@@ -222,45 +227,124 @@ def swarm(
     chunk: int | str = EVEN,
     redundancy: int = 1,
     rule: str = "majority",
+    *,
+    spread: bool = False,
+    lead_rows: int = 0,
+    rounds: Sequence[str] | str = (),
+    wait: str = "all",
 ) -> Script:
-    """Spawn `n` searchers, wait, read, hand the rows out again `redundancy` - 1 times, merge, stop.
+    """Spawn `n` searchers, wait, read, hand rows out again, merge, stop.
 
     `n` is made of the counts the harness offers, largest first; with several spawns an even split becomes explicit.
+
+    Args:
+      env: the environment.
+      n: searchers.
+      brief: level of their brief.
+      chunk: rows of each, or "even".
+      redundancy: how many searchers get each row: all rows are handed out again `redundancy` - 1 times.
+      rule: rule of aggregation.
+      spread: small spawns come first, with an offered chunk of about an even share; the largest shares the rest evenly.
+      lead_rows: most rows that stay with the lead, which searches them from the first return on.
+      rounds: what is handed out after that: a selector of `delegate` for each further round.
+      wait: what the lead waits for before it reads and hands out again. At the end it waits for all.
     """
     harness = env.harness
-    if env.options["topology"] == "single":
-        raise ValueError("policy 'swarm' needs a topology with spawning; topology 'single' has none")
+    _needs_spawning(env, "swarm")
     whole("n", n, 1, env.spec.capacity - 1 if env.spec.capacity > 1 else 1)
     whole("redundancy", redundancy, 1, 10_000)
+    whole("lead_rows", lead_rows, 0, env.spec.num_subtasks - 1)
     choose("brief", brief, BRIEFS)
     choose("rule", rule, RULES)
-    offered = env.options["counts"]
-    parts, left = [], n
+    choose("wait", wait, WAIT_FOR)
+    rounds = (rounds,) if isinstance(rounds, str) else tuple(rounds)
+    for selector in rounds:
+        choose("rounds", selector, SELECTORS)
+    if not isinstance(spread, bool):
+        raise ValueError(f"spread: got {spread!r}, allowed: True, False")
+    if spread and (lead_rows or chunk != EVEN):
+        raise ValueError(f"spread: got True with lead_rows {lead_rows}, chunk {chunk!r}; allowed with 0, {EVEN}")
+    parts = _parts(env, n, chunk, spread, lead_rows)
+    lines = [harness.turn("spawn", role="searcher", count=count, chunk=rows, brief=brief) for count, rows in parts]
+    wait_for = {kind: harness.turn("wait", **{"for": kind}) for kind in WAIT_FOR}
+    merge = harness.turn("aggregate", rule=rule)
+    repeated = ()
+    if lead_rows:  # a lead with children at work may search once a return waits to be read
+        lines += [wait_for["one"], harness.turn("search")]
+        repeated = (len(lines) - 1,)
+    level = {"brief": brief} if len(env.options["delegate_briefs"]) > 1 else {}
+    even = {"chunk": EVEN} if len(env.options["delegate_chunks"]) > 1 else {}
+    for selector in (*("again",) * (redundancy - 1), *rounds):
+        lines += [wait_for[wait], merge, harness.turn("delegate", to="all_idle", rows=selector, **level, **even)]
+    return _script(env, [*lines, wait_for["all"], merge, harness.turn("stop")], repeated)
+
+
+def _parts(env: Env, n: int, chunk: int | str, spread: bool, lead_rows: int) -> list[tuple[int, int | str]]:
+    """(count, chunk) of each spawn of a swarm."""
+    offered, numbers = env.options["counts"], sorted(c for c in env.options["chunks"] if c != EVEN)
+    counts, left = [], n
     while left:
         fitting = [count for count in offered if count <= left]
         if not fitting:
             raise ValueError(f"n: {n} cannot be made of the counts {offered}")
-        parts.append(max(fitting))
-        left -= parts[-1]
-    if chunk == EVEN and len(parts) > 1:
-        need = -(-env.spec.num_subtasks // n)
-        fits = [value for value in env.options["chunks"] if value != EVEN and value >= need]
+        counts.append(max(fitting))
+        left -= counts[-1]
+    need = -(-(env.spec.num_subtasks - lead_rows) // n)
+    if spread and len(counts) > 1:
+        if not numbers or EVEN not in env.options["chunks"]:
+            raise ValueError(f"spread: got True, allowed where chunks has a number and {EVEN}: {env.options['chunks']}")
+        share = max((number for number in numbers if number <= need), default=numbers[0])
+        *small, last = reversed(counts)
+        return [*((count, share) for count in small), (last, EVEN)]
+    if chunk == EVEN and (len(counts) > 1 or lead_rows):
+        fits = [number for number in numbers if number >= need]
         if not fits:
             raise ValueError(
-                f"n: {n} takes {len(parts)} spawns and no chunk in {env.options['chunks']} has {need} rows"
+                f"n: {n} takes {len(counts)} spawns and no chunk in {env.options['chunks']} has {need} rows"
             )
-        chunk = min(fits)
-    spawns = [harness.turn("spawn", role="searcher", count=part, chunk=chunk, brief=brief) for part in parts]
-    wait, merge = harness.turn("wait", **{"for": "all"}), harness.turn("aggregate", rule=rule)
-    level = {"brief": brief} if len(env.options["delegate_briefs"]) > 1 else {}
-    even = {"chunk": EVEN} if len(env.options["delegate_chunks"]) > 1 else {}
-    again = harness.turn("delegate", to="all_idle", rows="again", **level, **even)
-    rounds = [wait, merge, again] * (redundancy - 1)
-    return _script(env, [*spawns, *rounds, wait, merge, harness.turn("stop")])
+        chunk = fits[0]
+    return [(count, chunk) for count in counts]
+
+
+def heuristic(env: Env, model: str | None = None) -> Script:
+    """The best swarm that a grid search found for the model: `python -m ddpomdp_envs.tune_search`.
+
+    It was tuned for preset `small`, topology `swarm`, reward `outcome`. Where its team does not fit, the number of
+    searchers nearest to it is taken that does, without rows of the lead where the harness has no chunk for that.
+
+    Args:
+      env: the environment.
+      model: whose swarm; the environment's own model if None.
+    """
+    _needs_spawning(env, "heuristic")
+    models = tuned()["models"]
+    model = env.options["model"] if model is None else model
+    choose("model", model, models)
+    best = models[model]["options"]
+    plain = {name: value for name, value in best.items() if name not in ("spread", "lead_rows")}
+    widths = sorted(range(1, max(2, env.spec.capacity)), key=lambda n: (abs(n - best["n"]), n))
+    for options in ({**kind, "n": n} for kind in (best, plain) for n in widths):
+        with suppress(ValueError):  # no such team can be made of what the harness offers
+            _parts(env, options["n"], EVEN, options.get("spread", False), options.get("lead_rows", 0))
+            break
+    else:
+        raise ValueError(f"policy 'heuristic': no team can be made of the counts {env.options['counts']}")
+    return swarm(env, **options)
+
+
+@cache
+def tuned() -> dict[str, Any]:
+    """What `tune_search` found: per model the best options with their reward, and where they come from."""
+    return json.loads(resources.files("ddpomdp_envs").joinpath("tuned", "search.json").read_text(encoding="utf-8"))
+
+
+def _needs_spawning(env: Env, policy: str) -> None:
+    if env.options["topology"] == "single":
+        raise ValueError(f"policy {policy!r} needs a topology with spawning; topology 'single' has none")
 
 
 def _script(env: Env, turns: list, repeated: tuple[int, ...] = ()) -> Script:
     return Script(env, tuple(tuple(int(token) for token in turn) for turn in turns), repeated)
 
 
-POLICIES = {"single": single, "swarm": swarm}
+POLICIES = {"single": single, "swarm": swarm, "heuristic": heuristic}
