@@ -9,11 +9,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 LINE_EVERY_S = 5.0
+_showing: list[str] = []  # titles; what runs inside something that shows its progress stays silent
 
 
 @contextmanager
 def progress(title: str, total: int, unit: str = "cells") -> Iterator[Callable[[str], None]]:
     """Count to `total`; call the yielded function once per finished piece, with a few words on how things stand."""
+    if _showing:
+        yield lambda words: None
+        return
+    _showing.append(title)
+    try:
+        with _shown(title, total, unit) as advance:
+            yield advance
+    finally:
+        _showing.pop()
+
+
+@contextmanager
+def _shown(title: str, total: int, unit: str) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())

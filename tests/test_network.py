@@ -96,13 +96,11 @@ def test_probabilities_of_all_legal_turns_sum_to_one(env, busy, params, score):
 def test_a_pointer_tells_children_apart(env, busy, params, score):
     """Two rows of the roster that differ give different logits; swapping them swaps the probabilities."""
     seen = view(busy.observation, busy.legal)
-    turns = lambda row: (
-        jnp.zeros_like(busy.events.tokens)
-        .at[0]
-        .set(  # noqa: E731
-            jnp.asarray(env.harness.turn("despawn", who=f"row_{row}"))
-        )
-    )
+
+    def turns(row):
+        call = env.harness.turn("despawn", who=f"row_{row}")
+        return jnp.zeros_like(busy.events.tokens).at[0].set(jnp.asarray(call))
+
     one, two = (score(params, seen, turns(row)).logp[0].sum() for row in (0, 1))
     assert abs(one - two) > 1e-3
     place = int(jnp.argmax(seen.at == 0))

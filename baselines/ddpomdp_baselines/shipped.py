@@ -44,26 +44,33 @@ class Trained:
         return self.network.act(params, key, carry, ts)
 
 
-def file_name(env: Env, name: str) -> str:
+def file_name(env: Env, name: str, model: str | None = None) -> str:
     """Of the weights of a named policy."""
-    return f"{env.id}.{env.options['model']}.{name}.npz"
+    return f"{env.id}.{env.options['model'] if model is None else model}.{name}.npz"
 
 
-def shipped(env: Env, name: str, greedy: bool) -> Trained:
+def shipped(env: Env, name: str, model: str | None, greedy: bool) -> Trained:
     """A policy that came with the package."""
-    place = resources.files(PACKAGE).joinpath(FOLDER, file_name(env, name))
+    file = file_name(env, name, model)
+    place = resources.files(PACKAGE).joinpath(FOLDER, file)
     if not place.is_file():
-        raise UsageError(f"no policy {name!r} ships for {env.id} with model {env.options.get('model')!r}")
+        raise UsageError(f"policy {name!r}: the package has no {file}")
     with resources.as_file(place) as path:
         network, params, about = weights.load(path, env)
     return Trained(replace(network, greedy=greedy), params, about)
 
 
-def base(env: Env, greedy: bool = False) -> Trained:
-    """The network cloned from noisy scripted teams, where training begins."""
-    return shipped(env, "base", greedy)
+def base(env: Env, model: str | None = None, greedy: bool = False) -> Trained:
+    """The network cloned from noisy scripted teams, where training begins.
+
+    Args:
+      env: the environment.
+      model: whose; the environment's own model if None.
+      greedy: always the most probable token.
+    """
+    return shipped(env, "base", model, greedy)
 
 
-def learned(env: Env, greedy: bool = False) -> Trained:
-    """The network that training on the default reward ended with."""
-    return shipped(env, "learned", greedy)
+def learned(env: Env, model: str | None = None, greedy: bool = False) -> Trained:
+    """The network that training on the default reward ended with; arguments as for `base`."""
+    return shipped(env, "learned", model, greedy)

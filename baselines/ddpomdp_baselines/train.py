@@ -97,6 +97,11 @@ class Result:
     config: dict[str, Any]
     path: Path
 
+    def of_seed(self, seed: int) -> Any:
+        """The weights of one seed."""
+        index = list(self.curves).index(seed)
+        return jax.tree.map(lambda x: x[index], self.params)
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -1,4 +1,4 @@
-"""Benchmark suites over the tasks: `quick` for every change, `calibration` against the published numbers.
+"""Policies of the tasks in benchmark cells, their tables, and the suite `calibration` against the published numbers.
 
 All episodes of one environment shape share two compilations, one for scripts and one for the random policy: the model
 is numbers (`env.params`), and so are the lines of a script. Episode e of seed s starts from the same key under every
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from ddpomdp.bench import QUALITY, TOKENS, WALL_S, Cell, Curve, Metric, Output, Picture, Section, Suite, Table
-from ddpomdp.bench.stats import difference, summarise
+from ddpomdp.bench import Cell, Output, Picture, Section, Suite, Table
+from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
 
@@ -27,17 +27,20 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"swarm-{n}-{brief}": ("swarm", {"n": n, "brief": brief}) for n in WIDTHS for brief in BRIEFS},
     "swarm-10-standard": ("swarm", {"n": 10, "brief": "standard"}),
     "swarm-256-standard": ("swarm", {"n": 256, "brief": "standard"}),
+    **{name: (name, {}) for name in ("heuristic", "base", "learned")},
 }
+OF_MODEL = ("heuristic", "base", "learned")  # policies that differ with the model
 
 
 @cache
-def _make(env: str, preset: str, model: str) -> Any:
+def make_env(env: str, preset: str, model: str) -> Any:
+    """The same object for the same options, so that its cells share their compilations."""
     import ddpomdp
 
     return ddpomdp.make(env, preset=preset, model=model)
 
 
-def _cell(
+def policy_cell(
     preset: str, model: str, policy: str, seed: int, episodes: int, picture: str = "", measured: bool = True
 ) -> Cell:
     """One policy with one model under one seed; `picture` is the title of a picture of the first episode.
@@ -46,25 +49,32 @@ def _cell(
     """
     choose("policy", policy, POLICIES)
     whole("episodes", episodes, 1, 100_000)
-    env = _make(ENV, preset, model)
+    env = make_env(ENV, preset, model)
     settings = {"env": ENV, "preset": preset, "model": model, "policy" if measured else "shown": policy}
     settings |= {"episodes": episodes} | ({"picture": picture} if picture else {})
     provenance = {f"{ENV} version": env.version, f"{ENV} {preset} harness": env.harness.digest}
     return Cell(f"{ENV}.{preset}.{model}.{policy}.s{seed}", seed, settings, provenance)
 
 
-def _run(cell: Cell) -> Output:
+def policy_of(label: str, env: Any, model: str) -> Any:
+    """The policy that a label of `POLICIES` stands for."""
+    import ddpomdp
+
+    name, options = POLICIES[label]
+    of_model = {"model": model} if name in OF_MODEL else {}
+    return ddpomdp.policy(name, env, **options, **of_model)
+
+
+def run_policy(cell: Cell) -> Output:
     """Play the episodes of a cell, and draw the first one where the cell says so."""
     import jax
 
-    import ddpomdp
     from ddpomdp.bench import episode
 
     setting = cell.settings
-    env = _make(setting["env"], setting["preset"], SHAPE_OF)
-    numbers = _make(setting["env"], setting["preset"], setting["model"]).params
-    name, options = POLICIES[setting["policy"] if "policy" in setting else setting["shown"]]
-    policy = ddpomdp.policy(name, env, **options)
+    env = make_env(setting["env"], setting["preset"], SHAPE_OF)
+    numbers = make_env(setting["env"], setting["preset"], setting["model"]).params
+    policy = policy_of(setting["policy"] if "policy" in setting else setting["shown"], env, setting["model"])
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
     played = episode.play(env, policy, policy.init(env), keys, numbers, env.spec.max_ticks)
     rows = episode.rows(played)
@@ -75,7 +85,7 @@ def _run(cell: Cell) -> Output:
     return Output(rows, (Picture(setting["picture"], episode.draw(played, env), caption),))
 
 
-def _by_seed(rows: Iterable[Row], key: str, **wanted: Any) -> dict[int, list[float]]:
+def by_seed(rows: Iterable[Row], key: str, **wanted: Any) -> dict[int, list[float]]:
     """{seed: values of `key`} over the rows with the wanted settings."""
     values: dict[int, list[float]] = {}
     for row in rows:
@@ -84,124 +94,17 @@ def _by_seed(rows: Iterable[Row], key: str, **wanted: Any) -> dict[int, list[flo
     return values
 
 
-def _ratio(values: Mapping[int, list[float]], reference: Mapping[int, list[float]]) -> dict[str, Any]:
+def ratio(values: Mapping[int, list[float]], reference: Mapping[int, list[float]]) -> dict[str, Any]:
     """Summary of reference mean / mean, seed by seed."""
     mean = lambda xs: sum(xs) / len(xs)  # noqa: E731
     return summarise({seed: [mean(reference[seed]) / mean(xs)] for seed, xs in values.items() if seed in reference})
 
 
-def _interval(summary: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
+def interval(summary: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
     """`low to high`, or a dash where there is no interval."""
     if summary["low"] is None:
         return "–"
     return f"{scale * summary['low']:.{digits}f} to {scale * summary['high']:.{digits}f}".replace("-", "−")
-
-
-# quick -------------------------------------------------------------------------------------------------------------
-
-QUICK_POLICIES = ("random", "single", *(f"swarm-{n}-{brief}" for n in WIDTHS for brief in BRIEFS))
-PICTURES = {"single": "One agent does it all", "swarm-12-standard": "A swarm of 12 searchers"}
-
-
-def quick_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
-    """Policies with each model under each seed, and one episode at scale."""
-    preset, models = options["preset"], options["models"]
-    for model in models:
-        choose("model", model, MODELS)
-        for policy in options["policies"]:
-            for seed in options["seeds"]:
-                first = model == models[0] and seed == options["seeds"][0] and policy in PICTURES
-                picture = f"{PICTURES[policy]}: {ENV}, {preset}, {model}" if first else ""
-                yield _cell(preset, model, policy, seed, options["episodes"], picture)
-    if options["large"]:
-        picture = f"A swarm of 256 searchers: {ENV}, k2.6, strong"
-        yield _cell("k2.6", "strong", "swarm-256-standard", 0, 1, picture, measured=False)
-
-
-def quick_analysis(rows: list[Row]) -> dict[str, Any]:
-    """Each team against the single agent with the same model on the same tasks, seed by seed."""
-    cells = dict.fromkeys((row["preset"], row["model"], row["policy"]) for row in rows if "policy" in row)
-    against = []
-    for preset, model, policy in cells:
-        if policy in ("single", "random") or (preset, model, "single") not in cells:
-            continue
-        get = lambda key, policy=policy, preset=preset, model=model: (  # noqa: E731
-            _by_seed(rows, key, preset=preset, model=model, policy=policy),
-            _by_seed(rows, key, preset=preset, model=model, policy="single"),
-        )
-        against.append(
-            {
-                "preset": preset,
-                "model": model,
-                "policy": policy,
-                "quality": difference(*get("quality")),
-                "speedup": _ratio(*get("wall_s")),
-                "tokens": _ratio(*reversed(get("tokens"))),
-            }
-        )
-    return {"against_single": against}
-
-
-def quick_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
-    """Teams against the single agent, and quality over width by brief."""
-    lines = tuple(
-        (
-            f"{line['policy']}, {line['model']}",
-            f"{100 * line['quality']['mean']:+.1f}".replace("-", "−"),
-            _interval(line["quality"], 100, 1),
-            line["speedup"]["mean"],
-            line["tokens"]["mean"],
-        )
-        for line in results["analysis"]["against_single"]
-    )
-    if lines:
-        text = "Item-F1 less that of the single agent with the same model on the same tasks, paired seed by seed."
-        columns = ("Team", "Item-F1, pp", "95% interval", "Times as fast", "Times the tokens")
-        yield Section("Against one agent", text, tables=(Table(columns, lines),))
-    quality = {
-        (entry["group"]["model"], entry["group"]["policy"]): entry["metrics"]["quality"] for entry in results["table"]
-    }
-    curves = []
-    for model in dict.fromkeys(model for model, _ in quality):
-        series = {f"{brief} brief": [(n, f"swarm-{n}-{brief}") for n in WIDTHS] for brief in BRIEFS}
-        series["one agent"] = [(WIDTHS[0], "single"), (WIDTHS[-1], "single")]
-        points = {
-            name: [_point(n, quality[model, policy]) for n, policy in places if (model, policy) in quality]
-            for name, places in series.items()
-        }
-        points = {name: line for name, line in points.items() if len(line) > 1}
-        if len(points) > 1:
-            curves.append(Curve(f"Width and brief, {model} model", "searchers", "item-F1", points))
-    if curves:
-        yield Section("Width and brief", "Bands are 95% intervals over seeds.", curves=tuple(curves))
-
-
-def _point(x: float, summary: Mapping[str, Any]) -> tuple[float, ...]:
-    """A point of a curve, with its interval where there is one."""
-    ends = () if summary["low"] is None else (summary["low"], summary["high"])
-    return (x, summary["mean"], *ends)
-
-
-def quick() -> Suite:
-    """The suite of `make bench`."""
-    return Suite(
-        name="quick",
-        description="Every task with random and scripted policies, with a strong and a weak model.",
-        cells=quick_cells,
-        run=_run,
-        options={
-            "seeds": list(range(10)),
-            "episodes": 64,
-            "preset": "small",
-            "models": ["strong", "weak"],
-            "policies": list(QUICK_POLICIES),
-            "large": True,
-        },
-        metrics=(QUALITY, Metric("reward", "Reward", better="higher"), TOKENS, WALL_S),
-        group_by=("env", "preset", "model", "policy"),
-        analyse=quick_analysis,
-        sections=quick_sections,
-    )
 
 
 # calibration -------------------------------------------------------------------------------------------------------
@@ -233,14 +136,14 @@ def calibration_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """The setting of each published number under each seed."""
     for number in PUBLISHED:
         for seed in options["seeds"]:
-            yield _cell("calibration", number.model, number.policy, seed, options["episodes"])
+            yield policy_cell("calibration", number.model, number.policy, seed, options["episodes"])
 
 
 def calibration_analysis(rows: list[Row]) -> dict[str, Any]:
     """Ours beside the published number, the error in percentage points, and whether it is inside the band."""
     lines = []
     for number in PUBLISHED:
-        ours = summarise(_by_seed(rows, "quality", model=number.model, policy=number.policy))
+        ours = summarise(by_seed(rows, "quality", model=number.model, policy=number.policy))
         error = None if ours["mean"] is None else 100 * (ours["mean"] - number.value)
         within = error is not None and abs(error) <= BAND_PP
         lines.append({**asdict(number), "ours": ours, "error_pp": error, "within": within})
@@ -255,7 +158,7 @@ def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[S
             line["policy"],
             f"{line['value']:.3f}",
             f"{line['ours']['mean']:.3f}",
-            _interval(line["ours"]),
+            interval(line["ours"]),
             f"{line['error_pp']:+.1f}".replace("-", "−"),
             line["ours"]["episodes"],
             "yes" if line["in_fit"] else "no",
@@ -280,7 +183,7 @@ def calibration() -> Suite:
         name="calibration",
         description="Published results that the simulated teams should reproduce under scripted policies.",
         cells=calibration_cells,
-        run=_run,
+        run=run_policy,
         options={"seeds": list(range(10)), "episodes": 200},
         group_by=("env", "preset", "model", "policy"),
         analyse=calibration_analysis,
