@@ -329,10 +329,10 @@ def test_one_outcome_cell_in_a_mixed_group_gives_exactly_zero():
 
 
 def test_a_spread_within_rounding_counts_as_none():
-    nearly = [1.0, 1.0 + 5e-7, 1.0]
-    got, stats = advantage(nearly, trajectory=ints(0, 1, 2))
-    np.testing.assert_array_equal(got, 0.0)
-    assert stats.zero_spread == 1
+    for nearly in ([1.0, 1.0 + 5e-7, 1.0], [1e6, 1e6 + 0.5, 1e6]):
+        got, stats = advantage(nearly, trajectory=ints(0, 1, 2))
+        assert got.tolist() == [0.0, 0.0, 0.0]
+        assert stats.zero_spread == 1
     got, stats = advantage([0.0, 3e-6, 0.0], trajectory=ints(0, 1, 2))
     assert np.all(got != 0)
     assert stats.zero_spread == 0
