@@ -238,7 +238,8 @@ def token_weights(
     """
     choose("mode", mode, MODES)
     check_sizes(sizes, 2)
-    if mode == "sum_constant" and (constant is None or not 0 < constant < float("inf")):
+    divisor = constant if mode == "sum_constant" else 1.0
+    if divisor is None or not 0 < divisor < float("inf"):
         raise ValueError(f"constant: got {constant!r}, allowed: a positive number where mode is 'sum_constant'")
     chex.assert_rank(tokens, 1)
     chex.assert_equal_shape([tokens, trajectory, agent] if mask is None else [tokens, trajectory, agent, mask])
@@ -254,7 +255,7 @@ def token_weights(
     elif mode == "sequence_mean":
         whole = n * rollout.total(tokens)
     elif mode == "sum_constant":
-        whole = n * jnp.asarray(constant, jnp.float32)
+        whole = n * divisor
     else:
         seat = partition([agent, trajectory], live, sizes)  # an agent in a trajectory
         whole = n * rollout.total(seat.first().astype(jnp.float32)) * seat.total(tokens)
