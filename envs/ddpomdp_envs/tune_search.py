@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ class Effort:
     kept: int = 10
 
 
+@cache
+def environments() -> dict[str, Any]:
+    """The environment with each model; made once, as compilations belong to one."""
+    return {model: ddpomdp.make("Search-v0", model=model, **SETTING) for model in MODELS}
+
+
 def grid() -> list[Point]:
     """Every point, in the order in which ties are decided."""
     return [{**team, "brief": brief, **plan} for team, brief, plan in itertools.product(TEAMS, reversed(BRIEFS), PLANS)]
@@ -106,10 +113,9 @@ def tune(points: Sequence[Point], effort: Effort, done: Callable[[str], None] = 
     used = {*effort.first_seeds, *effort.second_seeds}
     if used & set(EVALUATION_SEEDS) or len(used) < len(effort.first_seeds) + len(effort.second_seeds):
         raise ValueError(f"seeds: got {sorted(used)}, allowed: different ones for the two stages, none of 0 to 9")
-    envs = {name: ddpomdp.make("Search-v0", model=name, **SETTING) for name in MODELS}
-    env = envs[MODELS[0]]
+    env = environments()[MODELS[0]]
     models = {}
-    for name, model in envs.items():
+    for name, model in environments().items():
         first = []
         for point in points:
             first.append(measure(env, model, point, effort.first_seeds, effort.first_episodes)["reward"])
