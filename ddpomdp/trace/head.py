@@ -26,7 +26,7 @@ def head(
     env: Env,
     *,
     key: jax.Array,
-    luck: jax.Array,
+    luck: jax.Array | None,
     policy: str,
     env_params: Params | None,
     num_ticks: int,
@@ -41,6 +41,7 @@ def head(
       ValueError: an option or a number that JSON cannot hold.
     """
     params = env.params if env_params is None else env_params
+    keys = {"key": _key(key), "luck": _key(jax.random.fold_in(key, 1) if luck is None else luck)}
     late = None if late_reward is None else np.asarray(late_reward)
     device = jax.devices()[0]
     return {
@@ -52,8 +53,7 @@ def head(
         "params": _changed(env.params, params),
         "weights": {name: _number(f"weight {name}", params.weights[name]) for name in in_order(params.weights)},
         "harness": harness_json(env.harness),
-        "key": _key(key),
-        "luck": _key(luck),
+        **keys,
         "policy": policy,
         "jax": jax.__version__,
         "device": f"{device.platform}: {device.device_kind}",

@@ -63,15 +63,18 @@ def replay(trace: Trace, env: Env | None = None) -> Rollout:
         after.append(now)
         state = reached
     assert state is not None  # a trace has at least one tick
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *after)
+    stack = lambda trees: jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *trees)  # noqa: E731
+    stacked = stack(after)
+    late = late_reward(state, stacked, made[1].weights)
+    _check_late(trace.head or {}, np.asarray(late))
     zero = jnp.zeros((len(turns), *turns[0].shape), jnp.float32)
     return Rollout(
-        ts=jax.tree.map(lambda *x: jnp.stack(x), *seen),
+        ts=stack(seen),
         turns=jnp.asarray(np.stack(turns)),
         logp=zero,
         aux={},
         next_ts=stacked,
-        late_reward=late_reward(state, stacked, made[1].weights),
+        late_reward=late,
         state=state,
     )
 
@@ -128,3 +131,11 @@ def _check_end(head: dict[str, Any], ts: TimeStep, tolerance: float) -> None:
         near = isinstance(now, float) and abs(was - now) <= tolerance * max(1, abs(was))
         if was != now and not near:
             raise Difference(None, None, f"info.{name}", was, now)
+
+
+def _check_late(head: dict[str, Any], late: np.ndarray) -> None:
+    """Late rewards, if recorded; to 1e-5, for they were summed in one program there and step by step here."""
+    for uid in range(len(late)) if "late_reward" in head else ():
+        was, now = head["late_reward"].get(str(uid), 0.0), float(late[uid])
+        if abs(was - now) > TOLERANCE * max(1, abs(was)):
+            raise Difference(None, None, f"late_reward of uid {uid}", was, now)

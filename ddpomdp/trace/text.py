@@ -5,10 +5,11 @@ A trace file may come from anywhere. The C parser of the standard library reads 
 then a second, slow reader goes through the text to say where: it keeps its own stack, so depth cannot hurt it.
 """
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_CONTAINERS = 4_000_000  # lists and objects: a 64 MiB file of `[],[],` would take gigabytes
 MAX_DIGITS = 18
+MAX_PLACED = 4 * 2**20
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
@@ -91,18 +93,30 @@ def parse(text: str) -> Any:
     return value
 
 
-def places(text: str, paths: Iterable[Path_]) -> dict[Path_, tuple[int, int]]:
-    """Line and column, from 1, of the values at `paths` in valid JSON `text`, or of the nearest value around them."""
+def places(text: str, paths: Sequence[Path_]) -> dict[Path_, tuple[int | None, int | None]]:
+    """Line and column, from 1, of the values at `paths` in valid JSON `text`, or of the nearest value around them.
+
+    (None, None) in a text of more than `MAX_PLACED` characters: the slow reader would take seconds.
+    """
+    if not paths or len(text) > MAX_PLACED:
+        return dict.fromkeys(paths, (None, None))
     wanted = {path[:n] for path in paths for n in range(len(path) + 1)}
+    lengths = {len(path) for path in wanted}
     found: dict[Path_, tuple[int, int]] = {}
 
     def note(stack: list[list[Any]], at: int) -> None:
-        if len(stack) <= longest and (path := tuple(level[1] for level in stack)) in wanted:
+        if len(stack) in lengths and (path := tuple(level[1] for level in stack)) in wanted:
             found[path] = _line_column(text, at)
+            if len(found) == len(wanted):
+                raise _Found
 
-    longest = max(map(len, wanted), default=0)
-    _walk(text, note)
+    with contextlib.suppress(_Found):
+        _walk(text, note)
     return {path: next(found[path[:n]] for n in range(len(path), -1, -1) if path[:n] in found) for path in paths}
+
+
+class _Found(Exception):
+    """Nothing is left to look for."""
 
 
 def spell(path: Path_) -> str:
@@ -146,9 +160,10 @@ def _walk(text: str, note: Callable[[list[list[Any]], int], None]) -> None:
         return TraceError(reason, spell(path), line, column)
 
     while True:
-        space = _SPACE.match(text, at)
-        at = space.end() if space else at
         char = text[at : at + 1]
+        if char and char in " \t\n\r" and (space := _SPACE.match(text, at)):
+            at = space.end()
+            char = text[at : at + 1]
         if expect == "end":
             if char:
                 raise wrong("text after the end of the document", at)
@@ -171,10 +186,10 @@ def _walk(text: str, note: Callable[[list[list[Any]], int], None]) -> None:
             if char != '"':
                 raise wrong(f"got {short(char)} where a key in quotes must stand", at)
             end = _string(text, at, wrong)
-            key = json.loads(text[at:end])
+            key = json.loads(text[at:end]) if "\\" in text[at:end] else text[at + 1 : end - 1]
+            stack[-1][1] = key
             if key in stack[-1][2]:
                 raise wrong(f"the key {short(key)} stands twice in one object", at)
-            stack[-1][1] = key
             stack[-1][2].add(key)
             at, expect = end, "colon"
         elif expect == "colon":

@@ -115,7 +115,7 @@ class Trace:
         start = head(
             env,
             key=key,
-            luck=jax.random.fold_in(key, 1) if luck is None else luck,
+            luck=luck,
             policy=policy,
             env_params=env_params,
             num_ticks=events.uid.shape[0],
