@@ -113,8 +113,6 @@ def test_play_prints_the_episode_that_rollout_gives(capsys, tmp_path):
     assert (tmp_path / "again.png").read_bytes()[:8] == data[:8]
     assert json.loads((tmp_path / "trace.perfetto.json").read_text())["traceEvents"]
     capsys.readouterr()
-    assert cli.main(["trace", "replay", "trace.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ticks"] == ticks
 
     assert cli.main(words) == 0
     out = capsys.readouterr().out

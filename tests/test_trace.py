@@ -16,6 +16,7 @@ import pytest
 import trace_episodes as episodes
 
 import ddpomdp
+from ddpomdp import cli
 from ddpomdp.critical_path import timeline
 from ddpomdp.enums import Decision, EventKind, Group, LifeEnd, ResultCode
 from ddpomdp.trace import (
@@ -203,6 +204,24 @@ def test_replay_is_equal():
     for e in every_episode():
         back = Trace.from_json(e.trace.to_json())
         assert replaying.verify(back, episodes.env()) == len(e.events.uid)
+
+
+def test_replay_on_the_command_line(monkeypatch, tmp_path, capsys):
+    trace = scripted().trace
+    made, _ = head_.environment(trace.head)
+    assert made.harness.digest == episodes.env().harness.digest and made is not episodes.env()
+    monkeypatch.setattr(head_, "make", lambda name, **options: episodes.env())  # compiled already
+    trace.save(tmp_path / "t.json")
+    assert cli.main(["trace", "replay", str(tmp_path / "t.json"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"ok": True, "ticks": trace.head["ticks"], "rewards": trace.rewards}
+    altered(lambda trace: trace.head["info"].update(quality=7.0)).save(tmp_path / "t.json")
+    assert cli.main(["trace", "replay", str(tmp_path / "t.json")]) == 1
+    found = trace.head["info"]["quality"]
+    assert capsys.readouterr().err == f"ddpomdp: the episode: info.quality was recorded as 7.0, replayed as {found}\n"
+    altered(lambda trace: trace.head.update(env_version="9")).save(tmp_path / "t.json")
+    assert cli.main(["trace", "replay", str(tmp_path / "t.json")]) == 2
+    assert "env_version: '9' -> " in capsys.readouterr().err
 
 
 def test_replay_returns_the_rollout_and_its_trace_is_the_same():
