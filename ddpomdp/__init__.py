@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpomdp._version import __version__
 
 if TYPE_CHECKING:
-    from ddpomdp import wrappers
+    from ddpomdp import trace, wrappers
     from ddpomdp.enums import CreditUnit, Decision, EventKind, LifeEnd, StopReason
     from ddpomdp.env import Env
     from ddpomdp.harness import Harness, Legal
@@ -46,7 +46,7 @@ _HOMES = {
     "Observation": "timestep",
     "TimeStep": "timestep",
 }
-_MODULES = ("wrappers",)
+_MODULES = ("trace", "wrappers")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

@@ -23,6 +23,7 @@ import tyro
 from ddpomdp import plugins
 from ddpomdp._version import __version__
 from ddpomdp.options import UsageError, bad_input, parse_options, refusal
+from ddpomdp.trace import commands as trace_commands
 
 GROUP = "ddpomdp.commands"
 Positional = tyro.conf.Positional
@@ -74,6 +75,8 @@ class Play:
     """Most ticks to run; the environment's horizon if not given."""
     plot: Path | None = None
     """Draw the trace to this file, .png or .svg."""
+    save: Path | None = None
+    """Write the trace to this file, .json; `ddpomdp trace` reads it."""
     as_json: Annotated[bool, arg(name="json")] = False
     """Print a JSON object."""
 
@@ -88,6 +91,8 @@ class Play:
             raise UsageError(f"got policy={of_policy!r}; the policy is named by --policy, its options policy.KEY=value")
         if self.plot:
             self._check_plot(self.plot)
+        if self.save:
+            trace_commands.check_save(self.save)
         import jax
 
         import ddpomdp
@@ -102,12 +107,17 @@ class Play:
         began = time.perf_counter()
         with waiting("compiling and playing"):
             ticks = min(self.ticks or env.spec.max_ticks, env.spec.max_ticks)
-            played = episode.play(env, policy, params, jax.random.key(self.seed)[None], env.params, ticks)
+            key = jax.random.key(self.seed)
+            played = episode.play(env, policy, params, key[None], env.params, ticks)
             (row,) = episode.rows(played)
         took_s = time.perf_counter() - began
         title = f"{self.env}, {self.policy}, seed {self.seed}"
         if self.plot:
             episode.draw(played, env, path=self.plot, title=title)
+        if self.save:
+            from ddpomdp.trace import Trace
+
+            Trace.from_played(env, played, key, policy=self.policy).save(self.save)
         if self.as_json:
             what = {"env": self.env, "policy": self.policy, "seed": self.seed}
             print(json.dumps({**what, **row}, indent=1, allow_nan=False))
@@ -200,7 +210,7 @@ class Report:
         return 0
 
 
-VERBS: dict[str, Any] = {"envs": Envs, "play": Play, "bench": Bench, "report": Report}
+VERBS: dict[str, Any] = {"envs": Envs, "play": Play, "bench": Bench, "report": Report, "trace": trace_commands.VERBS}
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ def bad(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ((), ("no command", "allowed: envs, play, bench, report, greet, tools")),
+        ((), ("no command", "allowed: envs, play, bench, report, trace, greet, tools")),
         (("bnech",), ("unknown command 'bnech'", "did you mean bench?", "allowed: bench")),
         (("bench",), ("SUITE", "ddpomdp bench --help")),
         (("bench", "fak"), ("unknown suite 'fak'", "did you mean fake?")),
@@ -58,6 +58,15 @@ def bad(capsys, *words):
         (("play", "E", "--ticks", "0"), ("ticks 0; allowed",)),
         (("play", "E", "--plot", "no/where.png"), ("no folder",)),
         (("play", "E", "--plot", "trace.gif"), (".png or .svg",)),
+        (("play", "E", "--save", "no/where.json"), ("no folder",)),
+        (("play", "E", "--save", "trace.png"), ("ends in .json",)),
+        (("trace",), ("no command", "allowed: validate, import, metrics, replay, plot, export")),
+        (("trace", "validat"), ("unknown command 'validat'", "did you mean validate?")),
+        (("trace", "validate", "no.json"), ("no.json: no such file",)),
+        (("trace", "validate", "no.json", "a=1"), ("takes no key=value options",)),
+        (("trace", "plot", "no.json", "--out", "a.gif"), (".png or .svg",)),
+        (("trace", "export", "no.json", "--out", "no/where.json"), ("no folder",)),
+        (("trace", "export", "no.json", "--to", "csv", "--out", "a"), ("--to",)),
         (("greet", "--name", "nobody"), ("got 'nobody'; allowed: \\x1b[31manybody",)),
         (("tools", "gret"), ("unknown command 'gret'; did you mean greet?",)),
     ],
@@ -83,9 +92,13 @@ def test_commands_of_other_packages(capsys):
     assert capsys.readouterr().out == "hello you {}\n"
 
 
-@pytest.mark.parametrize("verb", sorted(cli.VERBS))
+SUB_VERBS = [f"{name} {sub}" for name, verb in cli.VERBS.items() if isinstance(verb, dict) for sub in verb]
+VERBS = [*(name for name, verb in cli.VERBS.items() if not isinstance(verb, dict)), *SUB_VERBS]
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
 def test_help_has_an_example(capsys, verb):
-    assert cli.main([verb, "--help"]) == 0
+    assert cli.main([*verb.split(), "--help"]) == 0
     assert f"Example: ddpomdp {verb}" in " ".join(capsys.readouterr().out.split())
 
 

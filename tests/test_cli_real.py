@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ddpomdp
-from ddpomdp import cli
+from ddpomdp import cli, trace
 from ddpomdp.bench import episode
 
 
@@ -73,7 +73,7 @@ def test_policy_refuses_unknown_options(name, options, parts):
 def test_play_prints_the_episode_that_rollout_gives(capsys, tmp_path):
     """`play` and `rollout` are the same episode; the picture is a PNG."""
     words = ["play", "Search-v0", "--preset", "tiny", "--seed", "0", "--policy", "random"]
-    assert cli.main([*words, "--json", "--plot", "trace.png"]) == 0
+    assert cli.main([*words, "--json", "--plot", "trace.png", "--save", "trace.json"]) == 0
     row = json.loads(capsys.readouterr().out)
     data = (tmp_path / "trace.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", data[16:24])[0] == 1440
@@ -99,6 +99,20 @@ def test_play_prints_the_episode_that_rollout_gives(capsys, tmp_path):
         episode.first_events(played),
         ts.events,
     )
+
+    # The trace that was saved is that of the rollout, but for what only a rollout knows.
+    saved = trace.Trace.load(tmp_path / "trace.json")
+    ours = trace.Trace.from_rollout(env, rolled, key, policy="random")
+    assert "late_reward" not in saved.head and ours.head.pop("late_reward") is not None
+    assert saved.to_json() == ours.to_json()
+    assert cli.main(["trace", "validate", "trace.json"]) == 0
+    assert cli.main(["trace", "metrics", "trace.json", "--json"]) == 0
+    assert cli.main(["trace", "plot", "trace.json", "--out", "again.png"]) == 0
+    assert cli.main(["trace", "export", "trace.json", "--to", "graphml", "--out", "trace.graphml"]) == 0
+    assert cli.main(["trace", "export", "trace.json", "--out", "trace.perfetto.json"]) == 0
+    assert (tmp_path / "again.png").read_bytes()[:8] == data[:8]
+    assert json.loads((tmp_path / "trace.perfetto.json").read_text())["traceEvents"]
+    capsys.readouterr()
 
     assert cli.main(words) == 0
     out = capsys.readouterr().out
