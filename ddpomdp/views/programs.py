@@ -1,0 +1,187 @@
+"""Compiled steps behind the views, kept by environment and options: a second view of the same kind compiles nothing.
+
+Axis letters: N slot, D feature, U life, A argument position.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ddpomdp.env import Env
+from ddpomdp.params import RewardSpec
+from ddpomdp.pytree import pytree, replace
+from ddpomdp.state import State
+from ddpomdp.views import flat, seeds
+from ddpomdp.views.menu import Menu, Tokens
+
+T = TypeVar("T")
+MOST = 16  # programs kept; the one used longest ago goes first
+_kept: OrderedDict[Any, Any] = OrderedDict()
+
+
+def program(make: Callable[..., T], env: Env, *settings: Any) -> T:
+    """`make(env, *settings)`, or the one made before for an environment of the same id, version and options."""
+    try:
+        key = (make, env.id, env.version, env.harness.digest, _frozen(env.options), _frozen(settings))
+    except TypeError:  # an option that cannot be compared
+        return make(env, *settings)
+    if key not in _kept:
+        _kept[key] = make(env, *settings)
+        while len(_kept) > MOST:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return _kept[key]
+
+
+def _frozen(value: Any) -> Any:
+    """A value as a key: 1, 1.0 and True are three; TypeError for what is not made of plain values."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return (type(value).__name__, value)
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(name), _frozen(item)) for name, item in value.items()))
+    if isinstance(value, RewardSpec):
+        return ("RewardSpec", _frozen(value.weights), _frozen(value.schedule))
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+@pytree
+class Seen:
+    """What the views of a whole team need of a tick; each row speaks of the one life in that slot."""
+
+    observation: jax.Array  # f32[N,D]    of the dying and at the end too
+    mask: Any  # int8[N,K], or a tuple of arrays
+    reward: jax.Array  # f32[N]
+    terminated: jax.Array  # bool[N]
+    truncated: jax.Array  # bool[N]
+    alive: jax.Array  # bool[N]     acts next
+    uid: jax.Array  # int32[N]    -1 empty
+    role: jax.Array  # int32[N]
+    blocked: jax.Array  # bool[N]
+    idle: jax.Array  # bool[N]
+    valid: jax.Array  # bool[N]     the turn was legal
+    late: jax.Array  # f32[U]      due in this tick to lives that had ended, without the team's pay
+    team: jax.Array  # f32[]       the team's pay in this tick, weighted
+    tick: jax.Array  # int32[]
+    last: jax.Array  # bool[]
+    stop_reason: jax.Array  # int32[]
+
+
+class Ticks:
+    """Tick by tick, everyone's turn given: `reset(words)` and `step(luck, state, turns)`, each compiled at first use."""
+
+    def __init__(self, env: Env, actions: str):
+        self.env, self.actions = env, (Menu if actions == "menu" else Tokens)(env.harness)
+        self.features = flat.feature_names(env.spec)
+        self.reset, self.step = jax.jit(self._reset), jax.jit(self._step)
+
+    def _reset(self, words: jax.Array) -> tuple[jax.Array, State, Seen]:
+        """(luck, state, what is seen) of the episode whose key is uint32[2]."""
+        key = seeds.key(words)
+        luck = jax.random.fold_in(key, 1)
+        state, ts = self.env.reset(key, luck)
+        return luck, state, self._seen(state, state, ts)
+
+    def _step(self, luck: jax.Array, state: State, turns: jax.Array) -> tuple[State, Seen]:
+        """One tick with turns int32[N, 1+A]."""
+        after, ts = self.env.step(luck, state, turns)
+        return after, self._seen(state, after, ts)
+
+    def _seen(self, before: State, state: State, ts: Any) -> Seen:
+        weights, lives = self.env.params.weights, state.lives
+        return Seen(
+            observation=flat.last_seen(self.env, before, state),
+            mask=self.actions.masks(state.legal),
+            reward=ts.reward,
+            terminated=ts.terminated,
+            truncated=ts.truncated,
+            alive=lives.alive & ~state.ended,
+            uid=ts.uid,
+            role=lives.role,
+            blocked=ts.blocked,
+            idle=lives.alive & lives.returned,
+            valid=ts.events.valid,
+            late=weights["individual"] * (state.late - before.late),
+            team=weights["team"] * ts.team_return,
+            tick=state.tick,
+            last=state.ended,
+            stop_reason=state.stop_reason,
+        )
+
+
+@pytree
+class Decided:
+    """What came of one step of the root."""
+
+    observation: jax.Array  # f32[D]      at the end too
+    mask: Any  # int8[K], or a tuple of arrays
+    reward: jax.Array  # f32[]       the root's, summed over the step's ticks
+    terminated: jax.Array  # bool[]
+    truncated: jax.Array  # bool[]
+    masked: jax.Array  # bool[]      the call was not legal and became `wait`
+    ticks: jax.Array  # int32[]     this step took
+    info: dict[str, jax.Array]  # TimeStep.info
+
+
+class Decisions:
+    """Decision by decision of the root, everyone else under the task's worker rule; pure functions, to be compiled.
+
+    A step is the root's call and then every tick in which it could only wait (blocked by the gate, or waiting for its
+    children), until more than one call is legal for it or the episode ends. `every_tick`: a step is one tick, and
+    forced waits are steps whose mask leaves nothing else.
+    """
+
+    def __init__(self, env: Env, actions: str, every_tick: bool):
+        self.env, self.every_tick = env, every_tick
+        self.actions = (Menu if actions == "menu" else Tokens)(env.harness)
+        self.features = flat.feature_names(env.spec)
+        self.one_reset, self.one_step = jax.jit(self.begin), jax.jit(self.decide)
+
+    def begin(self, words: jax.Array) -> tuple[jax.Array, State, Decided]:
+        """(luck, state, what is seen) of the episode whose key is uint32[2]."""
+        key = seeds.key(words)
+        luck = jax.random.fold_in(key, 1)
+        state, _ = self.env.reset(key, luck)
+        no, zero = jnp.bool_(False), jnp.int32(0)
+        return luck, state, self._decided(state, jnp.float32(0), no, no, no, zero)
+
+    def decide(self, luck: jax.Array, state: State, turn: jax.Array) -> tuple[State, Decided]:
+        """The root's turn int32[1+A], and all ticks in which it has no choice."""
+        env, harness = self.env, self.env.harness
+
+        def again(carry: tuple) -> jax.Array:
+            state, *_, ticks = carry
+            forced = harness.legal_count(state.legal)[0] <= 1
+            return (ticks == 0) | (forced & ~state.ended & (not self.every_tick))
+
+        def tick(carry: tuple) -> tuple:
+            state, reward, _, _, masked, ticks = carry
+            rule = env.rules.task.worker_turn(harness, state.legal)
+            turns = rule.at[0].set(jnp.where(ticks == 0, turn, 0))  # the root has slot 0 for life
+            after, ts = env.step(luck, state, turns)
+            reward = reward + jnp.where(state.ended, 0.0, ts.reward[0])
+            masked = jnp.where(ticks == 0, ~ts.events.valid[0] & ~state.ended, masked)
+            return after, reward, ts.terminated[0], ts.truncated[0], masked, ticks + 1
+
+        no = jnp.bool_(False)
+        carry = (state, jnp.float32(0), no, no, no, jnp.int32(0))
+        state, *told = jax.lax.while_loop(again, tick, carry)
+        return state, self._decided(state, *told)
+
+    def _decided(self, state: State, reward, terminated, truncated, masked, ticks) -> Decided:
+        running = replace(state, ended=jnp.bool_(False))
+        seen = flat.vectors(self.env.observe(running), state.lives.alive, state.lives.uid)
+        return Decided(
+            observation=seen[0],
+            mask=jax.tree.map(lambda mask: mask[0], self.actions.masks(state.legal)),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            masked=masked,
+            ticks=ticks,
+            info=self.env.view(state).info,
+        )
