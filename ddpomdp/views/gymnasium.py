@@ -1,10 +1,10 @@
 """Gymnasium's view of one episode: the agent is the root, everyone else follows the task's worker rule.
 
 **A step is a decision**: the root's call, then every tick in which it could only wait (the gate, or a `wait` of its
-own), until it has a choice again or the episode ends. The reward is the root's, summed over those ticks; `info["ticks"]`
-says how many there were. With `every_tick=True` a step is one tick, and forced waits are steps whose mask leaves
-nothing else: slower to learn from, faster to simulate in large batches (a batch of decisions takes as many ticks as
-its slowest episode).
+own), until it has a choice again or the episode ends. The reward is the root's, summed over those ticks, and
+`info["ticks"]` says how many there were. With `every_tick=True` a step is one tick, and forced waits are steps whose
+mask leaves nothing else: less to learn from per step, but faster in large batches, where a batch of decisions takes as
+many ticks as its slowest episode.
 
 `terminated`: the root stopped, or a budget ran out. `truncated`: the horizon. The last observation is what the root
 would see if the episode went on.
@@ -37,7 +37,7 @@ def decisions(env_id: str, actions: str, every_tick: bool, options: dict[str, An
     choose("actions", actions, KINDS)
     if not isinstance(every_tick, bool):
         raise UsageError(f"every_tick: got {every_tick!r}, allowed: True, False")
-    return program(Decisions, make(env_id, **options), actions, every_tick)
+    return program(Decisions, make(env_id, **options), actions)
 
 
 class Orchestrator(gymnasium.Env[Any, Any]):
@@ -72,7 +72,7 @@ class Orchestrator(gymnasium.Env[Any, Any]):
         if render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode: got {render_mode!r}, allowed: None, 'ansi'")
         self._outlook = Outlook(mask_in, obs_key)
-        self._program = decisions(env_id, actions, every_tick, options)
+        self._program, self._every_tick = decisions(env_id, actions, every_tick, options), every_tick
         self.env, self.feature_names, self.render_mode = self._program.env, self._program.features, render_mode
         self.action_space = self._program.actions.space()
         self.observation_space = self._outlook.space(len(self.feature_names), self._program.actions.mask_space())
@@ -104,7 +104,7 @@ class Orchestrator(gymnasium.Env[Any, Any]):
         if self._present().terminated or self._present().truncated:
             raise ResetNeeded("the episode has ended: call reset()")
         turn = self._program.actions.turn(action, f"action of {WHOSE}")
-        self._state, told = self._program.one_step(self._luck, self._state, turn)
+        self._state, told = self._program.one_step(self._luck, self._state, turn, self._every_tick)
         told = self._told = jax.device_get(told)
         self._masked += int(told.masked)
         return self._observation(), float(told.reward), bool(told.terminated), bool(told.truncated), self._info()

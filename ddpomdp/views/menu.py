@@ -73,7 +73,7 @@ class Tokens:
 
     def space(self) -> spaces.MultiDiscrete:
         """A new action space."""
-        return spaces.MultiDiscrete(self.sizes)
+        return spaces.MultiDiscrete(np.asarray(self.sizes))
 
     def mask_space(self) -> spaces.Tuple:
         """A new space of masks."""

@@ -11,14 +11,14 @@ the root stopped or a budget ran out, truncated at the horizon. Observations tel
 
 **Late reward**. What falls due to lives after they have left cannot be paid to agents that are gone. Each info tells
 under `late_reward` how much of it fell due in this tick, all lives together; the attribute `late_reward` tells it by
-uid, for the episode so far. With `linger` lives that left stay in `agents`, wait only, and are paid until the episode ends; then they are
-terminated.
+uid, for the episode so far. With `linger` lives that left stay in `agents`, wait only, and are paid until the episode
+ends; then they are terminated, and infos report nothing as unpaid.
 
 **Infos** have the same keys for every agent and tick, all numbers: `uid` (-1 empty), `blocked` and `idle` (the next
 turn is a forced wait), `life_end` (`LifeEnd`), `masked_calls` (of this agent so far: calls that were not legal and
-became `wait`), `ignored_calls` (of all so far: calls for agents that are listed but not alive, in the fixed population and of those
-that linger only calls other than `wait`), `late_reward`, `seed` (of the episode: `reset(seed)` with it repeats the
-episode), and the mask where `mask_in="info"`.
+became `wait`), `ignored_calls` (of all agents so far: calls for names that are listed but not alive; for empty slots
+and those that linger only calls other than `wait`), `late_reward`, `seed` (of the episode: `reset(seed)` with it
+repeats the episode), and the mask where `mask_in="info"`.
 """
 
 import copy

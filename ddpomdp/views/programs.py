@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from ddpomdp.env import Env
 from ddpomdp.params import RewardSpec
-from ddpomdp.pytree import pytree, replace
+from ddpomdp.pytree import pytree
 from ddpomdp.state import State
 from ddpomdp.views import flat, seeds
 from ddpomdp.views.menu import Menu, Tokens
@@ -72,7 +72,7 @@ class Seen:
 
 
 class Ticks:
-    """Tick by tick, everyone's turn given: `reset(words)` and `step(luck, state, turns)`, each compiled at first use."""
+    """Tick by tick, everyone's turn given: `reset(words)`, `step(luck, state, turns)`, each compiled at first use."""
 
     def __init__(self, env: Env, actions: str):
         self.env, self.actions = env, (Menu if actions == "menu" else Tokens)(env.harness)
@@ -94,7 +94,7 @@ class Ticks:
     def _seen(self, before: State, state: State, ts: Any) -> Seen:
         weights, lives = self.env.params.weights, state.lives
         return Seen(
-            observation=flat.last_seen(self.env, before, state),
+            observation=flat.last_seen(self.env, before, state, ts),
             mask=self.actions.masks(state.legal),
             reward=ts.reward,
             terminated=ts.terminated,
@@ -135,8 +135,8 @@ class Decisions:
     forced waits are steps whose mask leaves nothing else.
     """
 
-    def __init__(self, env: Env, actions: str, every_tick: bool):
-        self.env, self.every_tick = env, every_tick
+    def __init__(self, env: Env, actions: str):
+        self.env = env
         self.actions = (Menu if actions == "menu" else Tokens)(env.harness)
         self.features = flat.feature_names(env.spec)
         self.one_reset, self.one_step = jax.jit(self.begin), jax.jit(self.decide)
@@ -146,35 +146,45 @@ class Decisions:
         key = seeds.key(words)
         luck = jax.random.fold_in(key, 1)
         state, _ = self.env.reset(key, luck)
-        no, zero = jnp.bool_(False), jnp.int32(0)
-        return luck, state, self._decided(state, jnp.float32(0), no, no, no, zero)
+        no, here = jnp.bool_(False), (state.lives.alive, state.lives.uid)
+        return luck, state, self._decided(state, here, jnp.float32(0), no, no, no, jnp.int32(0))
 
-    def decide(self, luck: jax.Array, state: State, turn: jax.Array) -> tuple[State, Decided]:
-        """The root's turn int32[1+A], and all ticks in which it has no choice."""
+    def decide(
+        self, luck: jax.Array, state: State, turn: jax.Array, every_tick: jax.Array | bool
+    ) -> tuple[State, Decided]:
+        """The root's turn int32[1+A], and, unless `every_tick` bool[], all ticks in which it has no choice."""
         env, harness = self.env, self.env.harness
 
         def again(carry: tuple) -> jax.Array:
             state, *_, ticks = carry
             forced = harness.legal_count(state.legal)[0] <= 1
-            return (ticks == 0) | (forced & ~state.ended & (not self.every_tick))
+            return (ticks == 0) | (forced & ~state.ended & ~jnp.asarray(every_tick))
 
         def tick(carry: tuple) -> tuple:
-            state, reward, _, _, masked, ticks = carry
+            state, _, reward, _, _, masked, ticks = carry
             rule = env.rules.task.worker_turn(harness, state.legal)
             turns = rule.at[0].set(jnp.where(ticks == 0, turn, 0))  # the root has slot 0 for life
             after, ts = env.step(luck, state, turns)
             reward = reward + jnp.where(state.ended, 0.0, ts.reward[0])
             masked = jnp.where(ticks == 0, ~ts.events.valid[0] & ~state.ended, masked)
-            return after, reward, ts.terminated[0], ts.truncated[0], masked, ticks + 1
+            return after, flat.living(state, after, ts), reward, ts.terminated[0], ts.truncated[0], masked, ticks + 1
 
-        no = jnp.bool_(False)
-        carry = (state, jnp.float32(0), no, no, no, jnp.int32(0))
+        no, here = jnp.bool_(False), (state.lives.alive, state.lives.uid)
+        carry = (state, here, jnp.float32(0), no, no, no, jnp.int32(0))
         state, *told = jax.lax.while_loop(again, tick, carry)
         return state, self._decided(state, *told)
 
-    def _decided(self, state: State, reward, terminated, truncated, masked, ticks) -> Decided:
-        running = replace(state, ended=jnp.bool_(False))
-        seen = flat.vectors(self.env.observe(running), state.lives.alive, state.lives.uid)
+    def _decided(
+        self,
+        state: State,
+        here: tuple[jax.Array, jax.Array],
+        reward: jax.Array,
+        terminated: jax.Array,
+        truncated: jax.Array,
+        masked: jax.Array,
+        ticks: jax.Array,
+    ) -> Decided:
+        seen = flat.vectors(self.env.observe(flat.going_on(state, *here)), *here)
         return Decided(
             observation=seen[0],
             mask=jax.tree.map(lambda mask: mask[0], self.actions.masks(state.legal)),

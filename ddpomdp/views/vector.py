@@ -42,13 +42,14 @@ class Episodes:
 
 
 class Batch:
-    """`reset(words, mask, old)` and `step(episodes, turns, pending, words, same_step)`, each compiled at first use.
+    """`reset(words, mask, old)` and `step(episodes, turns, every_tick, pending, words,
+    same_step)`, each compiled at first use.
 
     `words` uint32[B,2] are the keys of each environment's next episode, used where it is reset.
     """
 
-    def __init__(self, env: Any, actions: str, every_tick: bool):
-        self.one = program(Decisions, env, actions, every_tick)
+    def __init__(self, env: Any, actions: str):
+        self.one = program(Decisions, env, actions)
         self.start, self.restart, self.step = jax.jit(self._start), jax.jit(self._restart), jax.jit(self._step)
 
     def _start(self, words: jax.Array) -> tuple[Episodes, Decided]:
@@ -60,10 +61,16 @@ class Batch:
         return _where(mask, self._start(words), (old, told))
 
     def _step(
-        self, old: Episodes, turns: jax.Array, pending: jax.Array, words: jax.Array, same_step: jax.Array
+        self,
+        old: Episodes,
+        turns: jax.Array,
+        every_tick: jax.Array,
+        pending: jax.Array,
+        words: jax.Array,
+        same_step: jax.Array,
     ) -> tuple[Episodes, Decided, Decided]:
         """(episodes, what is seen, what was seen before any reset); `pending` bool[B] are reset instead of stepped."""
-        state, final = jax.vmap(self.one.decide)(old.luck, old.state, turns)
+        state, final = jax.vmap(self.one.decide, in_axes=(0, 0, 0, None))(old.luck, old.state, turns, every_tick)
         ends = final.terminated | final.truncated
         resets = pending | (ends & same_step)
         kept = (Episodes(state=state, luck=old.luck), final)
@@ -104,7 +111,8 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.metadata = {**type(self).metadata, "autoreset_mode": self.mode}
         self._outlook = Outlook(mask_in, obs_key)
         one = decisions(env_id, actions, every_tick, options)
-        self._batch, self._actions = program(Batch, one.env, actions, every_tick), one.actions
+        self._batch, self._actions = program(Batch, one.env, actions), one.actions
+        self._every_tick = every_tick
         self.env, self.feature_names, self.num_envs = one.env, one.features, num_envs
         self.single_action_space = one.actions.space()
         self.single_observation_space = self._outlook.space(len(one.features), one.actions.mask_space())
@@ -159,7 +167,8 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self.mode == AutoresetMode.DISABLED and self._ended.any():
             raise ResetNeeded(f"the episodes of environments {np.flatnonzero(self._ended).tolist()[:10]} have ended")
         pending, same_step = self._ended & (self.mode == AutoresetMode.NEXT_STEP), self.mode == AutoresetMode.SAME_STEP
-        self._episodes, told, final = self._batch.step(episodes, turns, pending, self._words, same_step)
+        step = self._batch.step
+        self._episodes, told, final = step(episodes, turns, self._every_tick, pending, self._words, same_step)
         told, final = jax.device_get((told, final if same_step else None))
         self._told = told
         last = final if same_step else told
