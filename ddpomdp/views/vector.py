@@ -222,9 +222,9 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """Arrays over environments, 0 where `mask` bool[B] is False, each with a copy of the mask."""
         values = {
             "seed": self._seeds,
-            "ticks": told.ticks.astype(np.int64),
+            "ticks": _wide(told.ticks),
             "masked_calls": self._masked,
-            **{name: np.asarray(value) for name, value in told.info.items()},
+            **{name: _wide(value) for name, value in told.info.items()},
         }
         infos: dict[str, Any] = {}
         for name, value in values.items():
@@ -267,6 +267,12 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         if self._episodes is None and not mask.all():
             raise ResetNeeded("the first reset is of all environments")
         return mask.copy()
+
+
+def _wide(value: Any) -> np.ndarray:
+    """Numbers in 64 bits, as Gymnasium stacks those of single environments."""
+    array = np.asarray(value)
+    return array.astype({"f": np.float64, "i": np.int64, "u": np.int64}.get(array.dtype.kind, array.dtype))
 
 
 def _mode(mode: Any) -> AutoresetMode:
