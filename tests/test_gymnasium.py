@@ -9,11 +9,11 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
+from calls import bad_value, choose
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode
-from test_pettingzoo import bad_value, choose
 
 import ddpomdp
 from ddpomdp.harness import SPAWN, STOP, WAIT

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import play
 import pytest
+from calls import bad_value, choose, tools_of
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
@@ -18,7 +19,7 @@ from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
 import ddpomdp
 from ddpomdp.enums import LifeEnd
-from ddpomdp.harness import DESPAWN, SPAWN, STOP, WAIT
+from ddpomdp.harness import DESPAWN, SPAWN, WAIT
 from ddpomdp.views import pettingzoo as views
 
 ID = "Search-v0"
@@ -51,24 +52,6 @@ def aec(**form):
 def mask_of(env, observations, infos, agent):
     told = observations[agent]
     return told["action_mask"] if isinstance(told, dict) else infos[agent]["action_mask"]
-
-
-def tools_of(env):
-    return env.env.harness.menu[:, 0]
-
-
-def choose(rng, env, mask, stop=0.0):
-    """A legal action; births and despawns half of the time where they are legal, `stop` seldom or never."""
-    legal = np.flatnonzero(mask)
-    tools = tools_of(env)[legal]
-    if rng.random() < stop and (tools == STOP).any():
-        return int(legal[tools == STOP][0])
-    legal, tools = legal[tools != STOP], tools[tools != STOP]
-    tool = rng.choice(np.unique(tools))
-    churn = [t for t in (SPAWN, DESPAWN) if t in tools]
-    if churn and rng.random() < 0.5:
-        tool = rng.choice(churn)
-    return int(rng.choice(legal[tools == tool]))
 
 
 def episode(env, seed, rng, stop=0.05):
@@ -391,24 +374,23 @@ def test_a_masked_call_becomes_wait_and_is_counted(population):
 
 
 def test_calls_for_the_dead_are_ignored_and_counted():
-    env, rng = parallel(), np.random.default_rng(4)
-    ignored = 0
-    for actions, told in episode(env, 3, rng, stop=0.0):
-        if actions and env.agents:
-            state = env._state
-            dead = [agent for agent in env.possible_agents if agent not in env.agents][:3]
-            calls = {a: choose(rng, env, told[0][a]["action_mask"]) for a in env.agents}
-            env.step(calls | dict(zip(dead, (5, None, "nonsense"), strict=True)))
-            ignored += 3
-            with_dead = env._state
-            _, alone = env._ticks.step(env._luck, state, env_turns(env, state, calls))
-            assert (
-                int(alone.tick) == int(env._seen.tick)
-                and play.differing(env._ticks.step(env._luck, state, env_turns(env, state, calls))[0], with_dead) == []
-            )
-            assert env._ignored == ignored
-            break
-    assert ignored
+    """Whatever they say, and the step is the same without them."""
+    env, rng, ignored = parallel(), np.random.default_rng(4), 0
+    observations, _ = env.reset(seed=3)
+    for _ in range(8):
+        calls = {agent: choose(rng, env, observations[agent]["action_mask"]) for agent in env.agents}
+        dead = [agent for agent in env.possible_agents if agent not in env.agents][:3]
+        alone, _ = env._ticks.step(env._luck, env._state, env_turns(env, env._state, calls))
+        observations, *_, infos = env.step(calls | dict(zip(dead, (5, None, "nonsense"), strict=True)))
+        ignored += 3
+        assert all(info["ignored_calls"] == ignored for info in infos.values())
+        assert play.differing(alone, env._state) == []
+    assert len(env._uids) > 1 and ignored == 24
+
+    env = parallel(population="fixed")
+    env.reset(seed=0)
+    assert env.step({"slot_0": 0, "slot_1": 0})[4]["slot_0"]["ignored_calls"] == 0  # what the mask leaves is no call
+    assert env.step({"slot_0": 0, "slot_1": 3, "slot_2": "x"})[4]["slot_0"]["ignored_calls"] == 2
 
 
 def env_turns(env, state, calls):
@@ -417,34 +399,6 @@ def env_turns(env, state, calls):
     for agent, action in calls.items():
         turns[np.flatnonzero(uid == env.uid(agent))[0]] = env.env.harness.menu[action]
     return turns
-
-
-def bad_value(rng, size):
-    """(action, what the error must say)"""
-    kinds = [
-        (lambda: int(rng.integers(size, 2**40)), "allowed: 0 to"),
-        (lambda: -int(rng.integers(1, 2**40)), "allowed: 0 to"),
-        (lambda: 2 ** int(rng.integers(63, 200)), "64 bits"),
-        (lambda: np.int64(rng.integers(size, 2**62)), "allowed: 0 to"),
-        (lambda: np.int8(-rng.integers(1, 128)), "allowed: 0 to"),
-        (lambda: np.uint64(2**64 - 1), "allowed: 0 to"),
-        (lambda: float(rng.normal()), "whole number"),
-        (lambda: float("nan"), "whole number"),
-        (lambda: np.float32(rng.normal()), "dtype float32"),
-        (lambda: bool(rng.integers(2)), "whole number"),
-        (lambda: np.bool_(True), "dtype bool"),
-        (lambda: rng.integers(0, size, int(rng.integers(1, 4))), "shape"),
-        (lambda: np.zeros((1, 1), int), "shape"),
-        (lambda: np.array([], int), "shape"),
-        (lambda: None, "whole number"),
-        (lambda: "3", "whole number"),
-        (lambda: [0], "whole number"),
-        (lambda: {"tool": "wait"}, "whole number"),
-        (lambda: np.array("x"), "dtype"),
-        (lambda: np.array(None), "dtype object"),
-    ]
-    make, said = kinds[rng.integers(len(kinds))]
-    return make(), said
 
 
 def test_bad_calls_are_refused_by_name_and_change_nothing():

@@ -171,8 +171,8 @@ class Decisions:
 
         no, here = jnp.bool_(False), (state.lives.alive, state.lives.uid)
         carry = (state, here, jnp.float32(0), no, no, no, jnp.int32(0))
-        state, *told = jax.lax.while_loop(again, tick, carry)
-        return state, self._decided(state, *told)
+        state, here, reward, terminated, truncated, masked, ticks = jax.lax.while_loop(again, tick, carry)
+        return state, self._decided(state, here, reward, terminated, truncated, masked, ticks)
 
     def _decided(
         self,
