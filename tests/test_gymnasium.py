@@ -17,12 +17,21 @@ from gymnasium.vector import AutoresetMode
 
 import ddpomdp
 from ddpomdp.harness import SPAWN, STOP, WAIT
+from ddpomdp.views import vector as vector_view
 
 ID = "ddpomdp:ddpomdp/Search-v0"
 # Two compilations serve all tests that are not slow: one episode, and a batch of BATCH.
 OPTIONS = {"preset": "tiny", "max_ticks": 40, "max_turns": 30, "reward": "hybrid"}
 BATCH = 5
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fewer_at_once():
+    """So few that an episode may have to wait for its turn within a step."""
+    usual, vector_view.AT_ONCE = vector_view.AT_ONCE, 3
+    yield
+    vector_view.AT_ONCE = usual
 
 
 def single(**form):

@@ -3,8 +3,8 @@
 **A step is a decision**: the root's call, then every tick in which it could only wait (the gate, or a `wait` of its
 own), until it has a choice again or the episode ends. The reward is the root's, summed over those ticks, and
 `info["ticks"]` says how many there were. With `every_tick=True` a step is one tick, and forced waits are steps whose
-mask leaves nothing else: less to learn from per step, but faster in large batches, where a batch of decisions takes as
-many ticks as its slowest episode.
+mask leaves nothing else: less to learn from per step, but faster in large batches, where a step waits for the episode
+that takes most ticks to its next decision.
 
 `terminated`: the root stopped, or a budget ran out. `truncated`: the horizon. The last observation is what the root
 would see if the episode went on.

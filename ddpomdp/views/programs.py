@@ -127,6 +127,20 @@ class Decided:
     info: dict[str, jax.Array]  # TimeStep.info
 
 
+@pytree
+class Step:
+    """A step of the root under way."""
+
+    state: State
+    alive: jax.Array  # bool[N]     as `flat.living` says
+    uid: jax.Array  # int32[N]
+    reward: jax.Array  # f32[]
+    terminated: jax.Array  # bool[]
+    truncated: jax.Array  # bool[]
+    masked: jax.Array  # bool[]
+    ticks: jax.Array  # int32[]
+
+
 class Decisions:
     """Decision by decision of the root, everyone else under the task's worker rule; pure functions, to be compiled.
 
@@ -146,52 +160,66 @@ class Decisions:
         key = seeds.key(words)
         luck = jax.random.fold_in(key, 1)
         state, _ = self.env.reset(key, luck)
-        no, here = jnp.bool_(False), (state.lives.alive, state.lives.uid)
-        return luck, state, self._decided(state, here, jnp.float32(0), no, no, no, jnp.int32(0))
+        return luck, state, self.told(self.first(state))
 
     def decide(
         self, luck: jax.Array, state: State, turn: jax.Array, every_tick: jax.Array | bool
     ) -> tuple[State, Decided]:
         """The root's turn int32[1+A], and, unless `every_tick` bool[], all ticks in which it has no choice."""
-        env, harness = self.env, self.env.harness
+        step = jax.lax.while_loop(
+            lambda step: self.goes_on(step, every_tick), lambda step: self.tick(luck, turn, step), self.first(state)
+        )
+        return step.state, self.told(step)
 
-        def again(carry: tuple) -> jax.Array:
-            state, *_, ticks = carry
-            forced = harness.legal_count(state.legal)[0] <= 1
-            return (ticks == 0) | (forced & ~state.ended & ~jnp.asarray(every_tick))
+    def first(self, state: State) -> Step:
+        """A step before its first tick."""
+        no = jnp.bool_(False)
+        return Step(
+            state=state,
+            alive=state.lives.alive,
+            uid=state.lives.uid,
+            reward=jnp.float32(0),
+            terminated=no,
+            truncated=no,
+            masked=no,
+            ticks=jnp.int32(0),
+        )
 
-        def tick(carry: tuple) -> tuple:
-            state, _, reward, _, _, masked, ticks = carry
-            rule = env.rules.task.worker_turn(harness, state.legal)
-            turns = rule.at[0].set(jnp.where(ticks == 0, turn, 0))  # the root has slot 0 for life
-            after, ts = env.step(luck, state, turns)
-            reward = reward + jnp.where(state.ended, 0.0, ts.reward[0])
-            masked = jnp.where(ticks == 0, ~ts.events.valid[0] & ~state.ended, masked)
-            return after, flat.living(state, after, ts), reward, ts.terminated[0], ts.truncated[0], masked, ticks + 1
+    def goes_on(self, step: Step, every_tick: jax.Array | bool) -> jax.Array:
+        """bool[]: the step takes another tick."""
+        forced = self.env.harness.legal_count(step.state.legal)[0] <= 1
+        return (step.ticks == 0) | (forced & ~step.state.ended & ~jnp.asarray(every_tick))
 
-        no, here = jnp.bool_(False), (state.lives.alive, state.lives.uid)
-        carry = (state, here, jnp.float32(0), no, no, no, jnp.int32(0))
-        state, here, reward, terminated, truncated, masked, ticks = jax.lax.while_loop(again, tick, carry)
-        return state, self._decided(state, here, reward, terminated, truncated, masked, ticks)
+    def tick(self, luck: jax.Array, turn: jax.Array, step: Step) -> Step:
+        """One tick: in the first the root says `turn`, in the others it waits."""
+        env, before = self.env, step.state
+        is_first = step.ticks == 0
+        rule = env.rules.task.worker_turn(env.harness, before.legal)
+        turns = rule.at[0].set(jnp.where(is_first, turn, 0))  # the root has slot 0 for life
+        state, ts = env.step(luck, before, turns)
+        alive, uid = flat.living(before, state, ts)
+        return Step(
+            state=state,
+            alive=alive,
+            uid=uid,
+            reward=step.reward + jnp.where(before.ended, 0.0, ts.reward[0]),
+            terminated=ts.terminated[0],
+            truncated=ts.truncated[0],
+            masked=jnp.where(is_first, ~ts.events.valid[0] & ~before.ended, step.masked),
+            ticks=step.ticks + 1,
+        )
 
-    def _decided(
-        self,
-        state: State,
-        here: tuple[jax.Array, jax.Array],
-        reward: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        masked: jax.Array,
-        ticks: jax.Array,
-    ) -> Decided:
-        seen = flat.vectors(self.env.observe(flat.going_on(state, *here)), *here)
+    def told(self, step: Step) -> Decided:
+        """What the root is told after a step."""
+        here = (step.alive, step.uid)
+        seen = flat.vectors(self.env.observe(flat.going_on(step.state, *here)), *here)
         return Decided(
             observation=seen[0],
-            mask=jax.tree.map(lambda mask: mask[0], self.actions.masks(state.legal)),
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            masked=masked,
-            ticks=ticks,
-            info=self.env.view(state).info,
+            mask=jax.tree.map(lambda mask: mask[0], self.actions.masks(step.state.legal)),
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            masked=step.masked,
+            ticks=step.ticks,
+            info=self.env.view(step.state).info,
         )

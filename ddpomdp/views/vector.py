@@ -28,9 +28,10 @@ from ddpomdp.state import State
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
 from ddpomdp.views.gymnasium import WHOSE, decisions
-from ddpomdp.views.programs import Decided, Decisions, program
+from ddpomdp.views.programs import Decided, Decisions, Step, program
 
 MOST_ENVS = 2**20
+AT_ONCE = 64  # episodes that a CPU steps together; on accelerators a batch costs about as much as one
 
 
 @pytree
@@ -70,13 +71,31 @@ class Batch:
         same_step: jax.Array,
     ) -> tuple[Episodes, Decided, Decided]:
         """(episodes, what is seen, what was seen before any reset); `pending` bool[B] are reset instead of stepped."""
-        state, final = jax.vmap(self.one.decide, in_axes=(0, 0, 0, None))(old.luck, old.state, turns, every_tick)
+        step = self._decide(old, turns, every_tick)
+        final = jax.vmap(self.one.told)(step)
         ends = final.terminated | final.truncated
         resets = pending | (ends & same_step)
-        kept = (Episodes(state=state, luck=old.luck), final)
+        kept = (Episodes(state=step.state, luck=old.luck), final)
         # Resets of a whole batch are dear, and small batches are seldom at an end.
         new, told = jax.lax.cond(jnp.any(resets), lambda: _where(resets, self._start(words), kept), lambda: kept)
         return new, told, final
+
+    def _decide(self, old: Episodes, turns: jax.Array, every_tick: jax.Array) -> Step:
+        """A step of every episode, `AT_ONCE` of those under way at a time, so that few wait for the slowest."""
+        num_envs = turns.shape[0]
+        at_once = min(num_envs, AT_ONCE) if jax.default_backend() == "cpu" else num_envs
+        goes_on = jax.vmap(self.one.goes_on, in_axes=(0, None))
+
+        def ticks(carry: tuple[Step, jax.Array]) -> tuple[Step, jax.Array]:
+            step, under_way = carry
+            some = jnp.nonzero(under_way, size=at_once, fill_value=num_envs)[0]
+            take = lambda x: x[jnp.minimum(some, num_envs - 1)]  # noqa: E731
+            moved = jax.vmap(self.one.tick)(take(old.luck), take(turns), jax.tree.map(take, step))
+            step = jax.tree.map(lambda x, new: x.at[some].set(new, mode="drop"), step, moved)
+            return step, goes_on(step, every_tick)
+
+        first = jax.vmap(self.one.first)(old.state)
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), ticks, (first, goes_on(first, every_tick)))[0]
 
 
 def _where(mask: jax.Array, new: Any, old: Any) -> Any:
