@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ddpomdp._version import __version__
+from ddpomdp.views.register import register as _register
 
 if TYPE_CHECKING:
     from ddpomdp import trace, wrappers
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ddpomdp.rollouts import Rollout, branch, rollout
     from ddpomdp.state import State
     from ddpomdp.timestep import Event, Observation, TimeStep
+    from ddpomdp.views.pettingzoo import aec_env, parallel_env
 
 # Where each public name lives; loaded at first use, so that `import ddpomdp` costs nothing.
 _HOMES = {
@@ -45,6 +47,8 @@ _HOMES = {
     "Event": "timestep",
     "Observation": "timestep",
     "TimeStep": "timestep",
+    "aec_env": "views.pettingzoo",
+    "parallel_env": "views.pettingzoo",
 }
 _MODULES = ("trace", "wrappers")
 
@@ -63,6 +67,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ddpomdp' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+_register()
 
 
 def __dir__() -> list[str]:

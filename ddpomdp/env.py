@@ -312,7 +312,7 @@ class Env:
         got_untrusted = jnp.any((tick.received & pack(state.facts.untrusted, per_row)) != 0, axis=-1)
         code = jnp.where(tick.refused_claim, ResultCode.REFUSED, state.lives.last_code)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
-        end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason)
+        end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason).astype(jnp.int32)
         return Event(
             tick=jnp.broadcast_to(state.tick, here.shape),
             uid=jnp.where(here, was.uid, -1),
