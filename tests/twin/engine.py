@@ -1,0 +1,852 @@
+"""The engine's moves in ordinary Python: lives, windows, mail, returns, clocks, ends, rewards, what is seen.
+
+Nothing here is shared with the engine but the grammar of turns, the numbers of `Params` and the hash of luck. A tick is
+`Twin.step`, which reads as the list of moves of the model's section 3.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import luck
+from .search import CHECKER, LEAD, ROLES, Search, Skill
+
+F = np.float32
+CHANNELS = (
+    "team individual role process tool debate orchestration_parallel orchestration_finish orchestration_speedup "
+    "orchestration_split orchestration_aggregation"
+).split()
+TASK, ORCHESTRATION, MESSAGE, TOOL = range(4)  # purposes of tokens
+KINDS = dict(zip("wait spawn delegate message return aggregate despawn stop".split(), (0, 1, 2, 3, 4, 5, 7, 8)))
+DECISIONS = dict(zip("wait spawn delegate message return aggregate despawn stop".split(), (3, 1, 2, 3, 3, 4, 1, 5)))
+CODES = "NOTHING DONE IN_PROGRESS FOUND EMPTY FAULT REFUSED ILLEGAL ACCEPTED REJECTED".split()
+GROUPS = {"parent": 1, "children": 2, "peers": 3}
+STOPPED, BUDGET, HORIZON = 1, 2, 3
+DESPAWNED, WITH_EPISODE = 1, 2
+
+
+@dataclass
+class Mail:
+    """What is on its way to one life, or what its last return offers."""
+
+    sender: int
+    arrival: int
+    entries: set
+    load: np.float32
+    steps: int = 0
+
+
+@dataclass
+class Waiting:
+    """A wait that has not ended: how many arrivals it still lacks, and its deadline."""
+
+    kind: str
+    need: int
+    asked: int
+    deadline: int
+
+
+@dataclass
+class Life:
+    """One agent."""
+
+    uid: int
+    slot: int
+    role: int
+    parent: int
+    depth: int
+    lineage: tuple[int, int]
+    turn: int = 0
+    clock: int = 0
+    spent: int = 0
+    steps: int = 0
+    brief: int = 2
+    rows: list = field(default_factory=list)  # the window
+    cursor: int = 0
+    skill: Skill = field(default_factory=Skill)
+    known: list = field(default_factory=list)
+    sent: set = field(default_factory=set)
+    load: np.float32 = F(0)
+    returned: bool = False
+    unread: bool = False
+    report: Mail | None = None
+    mail: Mail | None = None
+    waiting: Waiting | None = None
+    lifted: bool = False
+    handed_out: bool = False
+    shift: int = 0
+    handed_rows: int = 0  # as its parent knows it
+    handed_at: int = 0
+    handed: dict = field(default_factory=dict)  # row -> times handed out
+    place: int | None = None
+    last_result: tuple[int, int, int] = (-1, -1, -1)
+    blocked: bool = False
+
+    @property
+    def rows_left(self) -> int:
+        return len(self.rows) - self.cursor
+
+    def learn(self, entries) -> list:
+        new = [e for e in entries if e not in self.known]
+        self.known += sorted(new, key=lambda e: e.number)
+        return new
+
+
+@dataclass
+class Record:
+    """What a life did in a tick."""
+
+    life: Life
+    tool: str = "wait"
+    args: dict = field(default_factory=dict)
+    tokens: list = field(default_factory=list)
+    acting: bool = False
+    valid: bool = True
+    legal_count: int = 1
+    decision: bool = False
+    clock: int = 0
+    latency: int = 0
+    arrival: int = 0
+    cost: list = field(default_factory=lambda: [0, 0, 0, 0])
+    code: str = "NOTHING"
+    value: int = -1
+    target: int = -1
+    group: int = 0
+    sent: int = 0
+    received: int = 0
+    refused: int = 0
+    trusted: bool = True
+    tainted: bool = False
+    end: int = 0
+    parent: int = -1
+    channels: dict = field(default_factory=lambda: dict.fromkeys(CHANNELS, F(0)))
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def finish(self) -> int:
+        return self.clock + self.latency
+
+
+class Twin:
+    """One episode."""
+
+    def __init__(self, env, key, luck_key):
+        self.options, self.topology, self.tools = env.options, env.rules.topology, env.harness.tools
+        self.names = [tool.name for tool in self.tools]
+        self.capacity = self.options["capacity"]
+        self.max_lives = dict(env.spec.max_lives)
+        self.service = {name: np.asarray(value) for name, value in vars(env.params.service).items()}
+        self.charges = {name: np.asarray(value) for name, value in vars(env.params.charges).items()}
+        self.reading = {name: np.asarray(value) for name, value in vars(env.params.reading).items()}
+        self.weights = {name: F(value) for name, value in env.params.weights.items()}
+        self.price_token, self.price_second = F(env.params.price_token), F(env.params.price_second)
+        self.spec = env.spec
+        self.luck_key = luck_key
+        self.task = Search(self.options, env.params.task, key, luck_key)
+        self.num_rows = self.options["num_subtasks"]
+        self.log = [[] for _ in range(self.num_rows)]
+        self.numbers = 0
+        self.queue = self.num_rows
+        self.answer = [set() for _ in range(self.num_rows)]
+        root = Life(0, 0, LEAD, -1, 0, luck.ROOT, rows=list(range(self.num_rows)), place=0)
+        self.root = root
+        self.lives = {0: root}  # living, by uid
+        self.born = dict.fromkeys(ROLES, 0)
+        self.born["lead"] = 1
+        self.next_uid = 1
+        self.tick = 0
+        self.last = False
+        self.stop_reason = 0
+        self.ended = {}
+        self.late = {}
+        self.count = dict.fromkeys(
+            "turns decisions births returned_lives deaths adopted illegal refused_births refused_places refused_rows "
+            "refused_claims empty_selections lost_returns mail_sent mail_delivered mail_undeliverable mail_late "
+            "mail_late_ms".split(),
+            0,
+        )
+        self.tokens = [0, 0, 0, 0]
+        self.serial_ms = 0
+        self.beyond_ms = 0
+        self.records = {}
+        self.returned = set()  # uids that returned at least once
+        self.assigned = [0] * self.num_rows  # how often a row was handed to a worker
+        self.told = set()  # entries offered to the root
+        self.legal = {}
+        self.look()
+
+    # who is who ----------------------------------------------------------------------------------------------------
+
+    def order(self, lives):
+        return sorted(lives, key=lambda life: (life.parent, life.uid))
+
+    def children(self, life):
+        return [c for c in self.lives.values() if c.parent == life.uid]
+
+    def seen_back(self, child, parent):
+        """A return that has arrived at the parent, or was read."""
+        return child.returned and not (child.unread and child.report.arrival > parent.clock)
+
+    def roster(self, life):
+        """Children as their parent sees them: idle and read, unread, running; by uid within each."""
+
+        def rank(child):
+            if not self.seen_back(child, life):
+                return 2
+            return 1 if child.unread else 0
+
+        return sorted(self.children(life), key=lambda c: (rank(c), c.uid))
+
+    def groups(self, life):
+        kids = self.roster(life)
+        back = [c for c in kids if self.seen_back(c, life)]
+        idle = [c for c in back if not c.unread]
+        unread = [c for c in back if c.unread]
+        out = [c for c in kids if not self.seen_back(c, life)]
+        return kids, idle, unread, out
+
+    # a tick --------------------------------------------------------------------------------------------------------
+
+    def step(self, turns):
+        if self.last:
+            self.records, self.ended = {}, {}
+            return
+        self.ended = {}
+        self.check(turns)
+        self.grant()
+        self.bill()
+        self.effects()
+        self.work()
+        self.ends()
+        self.hand_over()
+        self.clocks()
+        self.remove()
+        self.arrivals()
+        self.settle()
+        self.release()
+        self.tick += 1
+        self.look()
+        self.reward()
+
+    # check ---------------------------------------------------------------------------------------------------------
+
+    def bounds(self, life):
+        return self.legal[life.uid]["bounds"]
+
+    def is_legal(self, life, tokens):
+        """Whether a turn is one of the life's legal calls, unused positions 0."""
+        if not 0 <= tokens[0] < len(self.tools):
+            return False
+        tool, legal = self.tools[tokens[0]], self.legal[life.uid]
+        if tool.name not in legal["tools"]:
+            return False
+        for i, token in enumerate(tokens[1:]):
+            if i >= len(tool.arguments):
+                if token != 0:
+                    return False
+                continue
+            argument = tool.arguments[i]
+            if argument.bits:
+                if token not in legal["whom"]:
+                    return False
+            elif not 0 <= token < legal["bounds"].get(argument.bound, len(argument.values)):
+                return False
+        return True
+
+    def count_legal(self, life):
+        legal, total = self.legal[life.uid], 0
+        for tool in self.tools:
+            if tool.name in legal["tools"]:
+                calls = 1
+                for argument in tool.arguments:
+                    size = legal["bounds"].get(argument.bound, len(argument.values))
+                    calls *= len(legal["whom"]) if argument.bits else size
+                total += calls
+        return total
+
+    def read(self, tokens):
+        """A call's tool and arguments by name; what the grammar leaves out has its only value."""
+        tool = self.tools[tokens[0]]
+        args = {argument.name: argument.values[token] for argument, token in zip(tool.arguments, tokens[1:])}
+        only = {
+            "spawn": {
+                "role": self.options_spawnable()[:1],
+                "count": self.options["counts"],
+                "chunk": self.options["chunks"],
+            },
+            "delegate": {"chunk": self.options["delegate_chunks"], "brief": self.options["delegate_briefs"]},
+        }.get(tool.name, {})
+        return tool.name, {**{name: values[0] for name, values in only.items() if values}, **args}
+
+    def options_spawnable(self):
+        if not self.topology.spawn:
+            return ()
+        return ("searcher", "checker") + (("lead",) if self.topology.sub_leads else ())
+
+    def check(self, turns):
+        self.records = {}
+        for uid, life in self.lives.items():
+            tokens = [int(x) for x in turns[life.slot]]
+            r = Record(life, tokens=tokens, clock=life.clock, arrival=life.clock, parent=life.parent)
+            r.acting = not life.returned and not life.blocked
+            r.valid = self.is_legal(life, tokens)
+            r.legal_count = self.count_legal(life)
+            r.decision = r.acting and r.legal_count > 1
+            if r.valid and r.acting:
+                r.tool, r.args = self.read(tokens)
+                r.code = "DONE"
+            elif r.acting:
+                r.tool, r.args, r.code = "wait", {"for": "one"}, "ILLEGAL"
+                r.channels["tool"] = F(-0.01)
+                self.count["illegal"] += 1
+            self.records[uid] = r
+            self.count["turns"] += r.acting and r.tool != "wait"
+            self.count["decisions"] += r.decision
+        self.doing = self.order(r.life for r in self.records.values() if r.acting)
+
+    def doing_tool(self, *names):
+        for life in self.doing:
+            record = self.records[life.uid]
+            if record.tool in names:
+                yield life, record
+
+    # grant: who gets which slots, places and rows --------------------------------------------------------------------
+
+    def grant(self):
+        self.leaving = set()  # uids despawned in this tick
+        for life, r in self.doing_tool("despawn"):
+            target = self.roster(life)[int(r.args["who"][4:])]
+            r.target, r.code = target.uid, "DONE"
+            self.leaving.add(target.uid)
+        used = {life.slot for life in self.lives.values()}
+        self.free_slots = [slot for slot in range(self.capacity) if slot not in used]
+        places = {life.place for life in self.lives.values()}
+        self.free_places = [p for p in range(self.spec.max_parents) if p not in places]
+        left = {role: self.max_lives[role] - self.born[role] for role in ROLES}
+        self.births, self.handouts = {}, {}
+        for life, r in self.doing_tool("spawn"):
+            count, role = r.args["count"], r.args["role"]
+            fits = min(count, len(self.free_slots), left[role])
+            if life.uid in self.leaving:
+                fits = 0
+            if fits and life.place is None:
+                if self.free_places:
+                    life.place = self.free_places.pop(0)
+                else:
+                    fits = 0
+                    self.count["refused_places"] += 1
+            slots = [self.free_slots.pop(0) for _ in range(fits)]
+            left[role] -= fits
+            r.refused = count - fits
+            self.count["refused_births"] += count - fits
+            r.code = "DONE" if fits else "REFUSED"
+            size = self.chunk(r.args["chunk"], life.rows_left, count)
+            windows = self.cut(life.rows[life.cursor :], size, fits)
+            self.births[life.uid] = (role, slots, windows, r.args["brief"])
+        for life, r in self.doing_tool("delegate"):
+            self.delegate(life, r)
+
+    def chunk(self, value, rows, count):
+        return -(-rows // count) if value == "even" else value
+
+    def cut(self, rows, size, count):
+        return [rows[i * size : (i + 1) * size] for i in range(count)]
+
+    def delegate(self, life, r):
+        _, idle, _, _ = self.groups(life)
+        to = r.args["to"]
+        idle = idle if to == "all_idle" else [idle[int(to[4:])]]
+        if to != "all_idle":
+            r.target = idle[0].uid
+        idle = [] if life.uid in self.leaving else idle
+        kind, count = r.args["rows"], len(idle)
+        appended = 0
+        if kind == "next":
+            source = life.rows[life.cursor :]
+        elif kind == "again":
+            source = life.rows
+        else:
+            source = [m for m in range(self.num_rows) if life.handed.get(m) and self.picks(kind, life, m)]
+        size = self.chunk(r.args["chunk"], len(source), max(count, 1))
+        if kind == "again":
+            turned = source[life.shift % len(source) :] + source[: life.shift % len(source)] if source else []
+            windows = self.cut(turned, size, count)
+            life.shift += size
+        else:
+            windows = self.cut(source, size, count)
+        if kind in ("missing", "conflicting"):
+            room = 4 * self.num_rows - self.queue
+            taken = []
+            for i, window in enumerate(windows):
+                keep = window[: max(room - appended, 0)]
+                r.refused += len(window) - len(keep)
+                appended += len(keep)
+                taken.append(keep)
+            windows = taken
+            self.queue += appended
+            self.count["refused_rows"] += r.refused
+        r.code = "REFUSED" if r.refused else "DONE"
+        self.handouts[life.uid] = (kind, idle, windows, r.args["brief"])
+        if not any(windows):
+            r.code = "EMPTY"
+
+    def picks(self, kind, life, m):
+        values = {e.value for e in life.known if e.row == m and e.is_claim}
+        return not values if kind == "missing" else len(values) > 1
+
+    # bill ----------------------------------------------------------------------------------------------------------
+
+    def bill(self):
+        for life in self.doing:
+            r = self.records[life.uid]
+            c, orchestration = self.charges, 0
+            level = ("short", "standard", "detailed").index(r.args.get("brief", "short"))
+            if r.tool in ("spawn", "delegate"):
+                reached = len((self.births if r.tool == "spawn" else self.handouts)[life.uid][1])
+                orchestration = int(c["hand_tokens"]) + reached * int(c["brief_tokens"][level])
+                if reached and not life.handed_out:
+                    orchestration += int(c["plan_tokens"])
+                    life.steps += int(c["plan_steps"])
+                    life.handed_out = True
+                life.steps += reached * int(c["child_steps"])
+                r.cost[ORCHESTRATION] = orchestration
+            elif r.tool in ("message", "return"):
+                self.choose(life, r)
+                r.cost[MESSAGE] = int(c["send_tokens"]) + r.sent * int(c["claim_tokens"][r.full])
+            elif r.tool == "aggregate":
+                rows = len({e.row for e in life.known if e.is_claim})
+                r.cost[ORCHESTRATION] = int(c["aggregate_tokens"]) + rows * int(c["row_tokens"])
+            elif r.tool == "despawn":
+                r.cost[ORCHESTRATION] = int(c["despawn_tokens"])
+            elif r.tool in ("search", "check"):
+                r.cost[TOOL] = int(self.task.p["call_tokens"])
+                life.steps += 1000
+            if r.tool != "wait":
+                r.latency = self.latency(life, sum(r.cost), r.tool in ("search", "check"))
+            life.spent += sum(r.cost)
+            for purpose in range(4):
+                self.tokens[purpose] += r.cost[purpose]
+
+    def latency(self, life, tokens, tool):
+        s = self.service
+        w0, w1 = luck.draw(self.luck_key, life.lineage, life.turn, luck.SERVICE)
+        total = int(s["ttft_ms"][w0 & 1023]) + tokens * int(s["token_us"]) // 1000
+        if tool:
+            total += int(s["tool_ms"][w1 & 1023])
+        if luck.share(w0, 10, 22) < s["stall"]:
+            total += int(s["stall_low_ms"]) + (w1 >> 10) % int(s["stall_span_ms"])
+        return max(total, 1)
+
+    def choose(self, life, r):
+        """Entries a message or return shares, as the receiver gets them."""
+        which, r.full = r.args["claims"], int(r.args["detail"] == "full")
+        known = list(life.known)
+        if which == "new":
+            known = [e for e in known if e not in life.sent]
+        elif which == "disputed":
+            known = [e for e in known if self.picks("conflicting", life, e.row)]
+        elif which == "best":
+            known = [e for e in known if e.is_claim]
+        r.chosen = {e if r.full or e.garbled is None else e.garbled for e in known}
+        r.sent = len(r.chosen)
+
+    # returns, messages -----------------------------------------------------------------------------------------------
+
+    def effects(self):
+        for life, r in self.doing_tool("return"):
+            life.returned = life.unread = True
+            first = life.uid not in self.returned and life.uid not in self.leaving
+            self.count["returned_lives"] += first
+            self.returned |= {life.uid} if first else set()
+            load = F(self.reading["per_claim"][r.full])
+            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps)
+            life.sent |= set(life.known)
+            self.count["empty_selections"] += not r.sent
+        self.post = {}
+        for life, r in self.doing_tool("message"):
+            r.group = GROUPS.get(r.args["to"], 0)
+            kids = self.roster(life)
+            if r.group == 1:
+                to = [self.lives[life.parent]]
+            elif r.group == 2:
+                to = kids
+            elif r.group == 3:
+                to = [c for c in self.lives.values() if c.parent == life.parent and c is not life]
+            else:
+                to = [kids[int(r.args["to"][4:])]]
+                r.target = to[0].uid
+            r.code = "DONE"
+            self.count["empty_selections"] += not r.sent
+            life.sent |= set(life.known)
+            for receiver in to:
+                self.count["mail_sent"] += 1
+                if receiver.mail is not None or receiver.uid in self.leaving:
+                    self.count["mail_undeliverable"] += 1
+                    if r.group == 0:
+                        r.refused, r.code = 1, "REFUSED"
+                    continue
+                rank = 0 if life.uid == receiver.parent else (2 if r.group == 3 else 1)
+                self.post.setdefault(receiver.uid, []).append((rank, life.uid, r))
+
+    # task tools ------------------------------------------------------------------------------------------------------
+
+    def newest(self, life):
+        """Claims a life can name, newest first."""
+        claims = [e for e in life.known if e.is_claim]
+        return claims[::-1][: self.options["observed_claims"]]
+
+    def work(self):
+        load = sum(1 for _ in self.doing_tool("search", "check"))
+        fresh = []
+        for life, r in self.doing_tool("search", "check"):
+            draw = lambda purpose, life=life: luck.draw(self.luck_key, life.lineage, life.turn, purpose)
+            if r.tool == "search":
+                upcoming = life.rows[life.cursor] if life.rows_left else None
+                again = lambda m, life=life: any(e.row == m for e in life.known)
+                out = self.task.search(life.uid, life.skill, upcoming, load, draw, again)
+                if out.takes_row:
+                    self.assign(life, upcoming)
+                    life.cursor += 1
+            else:
+                claim = self.to_check(life, r)
+                judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
+                out = self.task.check(life.uid, life.skill, claim, load, draw, judged)
+                if life.role == CHECKER and out.code != "FAULT":
+                    life.skill.next_claim = claim.k + 1 if claim else 0
+                    life.cursor += claim is None
+            r.code, r.value = out.code, out.value
+            r.channels["tool"] += F(out.tool_reward)
+            if out.claim or out.verdict:
+                fresh.append((life, r, out))
+        used = {}
+        for life, r, out in fresh:
+            entry = out.claim or out.verdict
+            place, number = self.log[entry.row], used.get(entry.row, 0)
+            if number >= 2 or len(place) >= self.task.places:
+                r.refused, r.code = 1, "REFUSED"
+                self.count["refused_claims"] += 1
+                continue
+            used[entry.row] = number + 1
+            self.record(entry)
+            if out.garbled is not None and len(place) < self.task.places:
+                entry.garbled = out.garbled
+                self.record(out.garbled)
+            life.learn([entry])
+            r.tainted = entry.tainted
+            r.trusted = not entry.tainted
+
+    def assign(self, life, row):
+        life.handed[row] = life.handed.get(row, 0) + 1
+        self.assigned[row] += 1
+
+    def record(self, entry):
+        entry.k, entry.number = len(self.log[entry.row]), self.numbers
+        self.numbers += 1
+        self.log[entry.row].append(entry)
+
+    def to_check(self, life, r):
+        if life.role != CHECKER:
+            return self.newest(life)[self.names and int(r.args["claim"])]
+        claims = [e for e in life.known if e.row == life.rows[life.cursor] and e.is_claim]
+        claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
+        return claims[0] if claims else None
+
+    # ends, births, hand-outs -------------------------------------------------------------------------------------------
+
+    def ends(self):
+        root = self.records[0]
+        reasons = []
+        if root.tool == "stop":
+            reasons.append(STOPPED)
+        tokens, turns = self.options["max_tokens"], self.options["max_turns"]
+        if (tokens and sum(self.tokens) >= tokens) or (turns and self.count["turns"] >= turns):
+            reasons.append(BUDGET)
+        if self.tick + 1 >= self.options["max_ticks"]:
+            reasons.append(HORIZON)
+        if reasons:
+            self.stop_reason, self.last = min(reasons), True
+
+    def hand_over(self):
+        self.newborn = []
+        for life in self.order(list(self.lives.values())):
+            if life.uid in self.births:
+                role, slots, windows, brief = self.births[life.uid]
+                if self.last:
+                    self.count["refused_births"] += len(slots)
+                    self.records[life.uid].refused += len(slots)
+                    continue
+                for place, slot in enumerate(slots):
+                    child = Life(
+                        self.next_uid,
+                        slot,
+                        ROLES.index(role),
+                        life.uid,
+                        life.depth + 1,
+                        luck.child(life.lineage, life.turn, place),
+                    )
+                    self.next_uid += 1
+                    self.born[role] += 1
+                    self.count["births"] += 1
+                    child.steps = life.steps
+                    self.newborn.append(child)
+                    self.count["empty_selections"] += not windows[place]
+                    self.give(life, child, place, windows, brief)
+                life.cursor = min(len(life.rows), life.cursor + sum(map(len, windows)))
+            if life.uid in self.handouts:
+                kind, idle, windows, brief = self.handouts[life.uid]
+                for place, child in enumerate(idle):
+                    child.returned = False
+                    child.steps = max(child.steps, life.steps)
+                    self.give(life, child, place, windows, brief)
+                if kind == "next":
+                    life.cursor += sum(map(len, windows))
+                if idle and not any(windows):
+                    self.count["empty_selections"] += 1
+
+    def give(self, parent, child, place, windows, brief):
+        level = ("short", "standard", "detailed").index(brief)
+        words = luck.draw(self.luck_key, child.lineage, child.turn, luck.HANDOUT)
+        understood, copies = self.task.brief(level, words)
+        window = windows[place]
+        siblings = len(windows)
+        taken = window
+        if copies and siblings > 1:
+            taken = windows[(place + 1 + (words[1] >> 16) % (siblings - 1)) % siblings]
+        child.rows, child.cursor, child.brief = list(taken), 0, level
+        child.skill.row, child.skill.left, child.skill.understood = None, 0, understood
+        child.shift = 0
+        child.clock = max(child.clock, self.records[parent.uid].finish)
+        child.handed_rows, child.handed_at = len(window), child.clock
+        if child.role == CHECKER:
+            child.learn(parent.known)
+            child.sent |= set(parent.known)
+        if child.role != LEAD:
+            for m in window:
+                self.assign(parent, m)
+
+    # clocks --------------------------------------------------------------------------------------------------------------
+
+    def clocks(self):
+        for life in self.doing:
+            r = self.records[life.uid]
+            if r.tool == "wait":
+                _, _, _, out = self.groups(life)
+                if not out:
+                    life.clock += int(self.service["idle_ms"])
+                else:
+                    kind = r.args["for"]
+                    need = {"one": 1, "half": -(-len(out) // 2), "all": len(out)}[kind]
+                    life.waiting = Waiting(kind, need, life.clock, life.clock + int(self.service["wait_limit_ms"]))
+            else:
+                life.clock = r.finish
+                life.lifted = False
+            r.arrival = r.finish
+            life.last_result = (self.names.index(r.tool), CODES.index(r.code), r.value)
+            self.serial_ms += r.latency
+            life.turn += 1
+        for child in self.newborn:
+            self.lives[child.uid] = child
+
+    # removal, mail -------------------------------------------------------------------------------------------------------
+
+    def remove(self):
+        for uid in sorted(self.leaving):
+            life, r = self.lives[uid], self.records[uid]
+            r.end, r.terminated = DESPAWNED, True
+            self.count["deaths"] += 1
+            if life.returned and life.unread:
+                self.count["lost_returns"] += 1
+        for life in list(self.lives.values()):
+            parent = life.parent
+            while parent in self.leaving:
+                parent = self.lives[parent].parent
+            if parent != life.parent and life.uid not in self.leaving:
+                life.parent = parent
+                self.count["adopted"] += 1
+                heir = self.lives[parent]
+                if heir.place is None:
+                    heir.place = None
+        for uid in self.leaving:
+            self.ended[uid] = self.lives.pop(uid)
+        for life in self.lives.values():
+            if life.uid and life.place is not None and not self.children(life):
+                life.place = None
+
+    def arrivals(self):
+        for uid, letters in self.post.items():
+            receiver = self.lives.get(uid)
+            arrival, entries, late, up = 0, set(), 0, None
+            letters.sort(key=lambda letter: letter[:2])
+            for _, sender, r in letters:
+                at = r.finish
+                up = up or r.parent == uid
+                if self.records[sender].life.parent != uid and receiver.clock > at:
+                    late, at = max(late, receiver.clock - at), receiver.clock
+                arrival = max(arrival, at)
+                entries |= r.chosen
+            self.count["mail_late"] += late > 0
+            self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
+            receiver.mail = Mail(letters[0][1], arrival, entries, F(0))
+            receiver.mail.letters = len(letters)
+            receiver.mail.up = up
+        for life in self.lives.values():
+            self.take_mail(life)
+
+    def take_mail(self, life):
+        mail = life.mail
+        if mail is None or mail.arrival > life.clock:
+            return
+        life.mail = None
+        self.count["mail_delivered"] += mail.letters
+        new = life.learn(mail.entries)
+        life.lifted = True
+        if mail.up:
+            life.load = F(life.load + F(mail.letters) * self.reading["per_message"])
+        if life.uid in self.records:
+            self.records[life.uid].received += len(new)
+            self.records[life.uid].tainted |= any(e.tainted for e in new)
+
+    # aggregation -----------------------------------------------------------------------------------------------------------
+
+    def settle(self):
+        for life, r in self.doing_tool("aggregate"):
+            if life.uid not in self.lives:
+                continue
+            read = [
+                c
+                for c in self.children(life)
+                if c.returned and c.unread and c.report.arrival <= r.clock and c.uid not in self.leaving
+            ]
+            offered, load = [], life.load
+            for child in read:
+                child.unread = False
+                load = F(load + self.reading["per_message"])
+                load = F(load + child.report.load * F(len(child.report.entries)))
+                offered += child.report.entries
+                if life.uid == 0:
+                    self.told |= child.report.entries
+                life.steps = max(life.steps, child.report.steps)
+            life.load = load
+            chance = min(F(1), self.reading["capacity"] / load) if load > 0 else F(1)
+            kept = [e for e in offered if e not in life.known and e.luck < chance]
+            new = life.learn(set(kept))
+            r.received += len(new)
+            r.tainted |= any(e.tainted for e in new)
+            life.steps += int(self.charges["aggregate_steps"])
+            by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
+            result = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
+            r.code = "DONE"
+            if life.uid == 0:
+                self.answer = result
+            else:
+                life.known = [e for e in life.known if not e.is_claim or e.value in result[e.row]]
+
+    # waits and gate ----------------------------------------------------------------------------------------------------------
+
+    def release(self):
+        for life in sorted(self.lives.values(), key=lambda life: -life.depth):
+            life.blocked = False
+            kids = self.children(life)
+            running = [c for c in kids if not c.returned]
+            if not self.last and life.waiting is not None:
+                wait = life.waiting
+                arrivals = sorted(c.report.arrival for c in kids if c.returned and c.unread)
+                arrivals = [a for a in arrivals if a > wait.asked]
+                if wait.kind == "one" and life.mail is not None:
+                    arrivals = sorted([*arrivals, life.mail.arrival])
+                target = wait.deadline
+                if len(arrivals) >= wait.need:
+                    target = min(target, arrivals[wait.need - 1])
+                if all(c.clock >= target for c in running):
+                    life.clock = max(life.clock, target)
+                    life.waiting = None
+                    life.lifted = target == wait.deadline
+                    self.take_mail(life)
+            life.blocked = life.waiting is not None or any(c.clock < life.clock for c in running)
+
+    # what is seen --------------------------------------------------------------------------------------------------------------
+
+    def look(self):
+        self.legal = {uid: self.legality(life) for uid, life in self.lives.items()}
+
+    def legality(self, life):
+        bounds = {"wait_for": 1, "spawn_role": 0, "idle_rows": 0, "child_rows": 0, "own_claims": 0}
+        tools, whom = {"wait"}, set()
+        if life.returned or life.blocked:
+            return {"tools": tools, "whom": whom, "bounds": bounds}
+        kids, idle, unread, out = self.groups(life)
+        rows = self.options["roster"] if self.topology.spawn else 0
+        claims = self.newest(life)
+        bounds["wait_for"] = 3 if out else 1
+        bounds["spawn_role"] = len(self.options_spawnable())
+        parent = life.parent >= 0
+        if life.role == LEAD:
+            if life.depth < self.topology.max_depth:
+                bounds["spawn_role"] = 3 if self.topology.sub_leads and life.depth + 1 < self.topology.max_depth else 2
+                tools.add("spawn")
+            if idle:
+                bounds["idle_rows"] = 1 + min(len(idle), rows)
+                tools.add("delegate")
+            if kids:
+                bounds["child_rows"] = min(len(kids), rows)
+                tools.add("despawn")
+            if kids or life.known:
+                tools.add("aggregate")
+            if not parent:
+                tools.add("stop")
+        if parent:
+            whom.add(0)
+            tools.add("return")
+            if self.topology.peers:
+                whom.add(2)
+        if kids:
+            whom.add(1)
+            whom |= {3 + i for i in range(min(len(kids), rows))}
+        if whom:
+            tools.add("message")
+        if not self.task.at_limit(life.role, life.skill):
+            if life.role != CHECKER and life.rows_left:
+                tools.add("search")
+            bounds["own_claims"] = len(claims)
+            if life.role == LEAD and claims:
+                tools.add("check")
+            if life.role == CHECKER:
+                bounds["own_claims"] = 1
+            if life.role == CHECKER and life.rows_left:
+                tools.add("check")
+        if self.options["lead_blocks"] and out and not unread and not life.lifted:
+            tools &= {"spawn", "delegate", "message", "despawn", "wait"}
+        return {"tools": tools, "whom": whom, "bounds": bounds}
+
+    # rewards ---------------------------------------------------------------------------------------------------------------------
+
+    def reward(self):
+        if not self.last:
+            return
+        for uid, r in self.records.items():
+            r.end = r.end or WITH_EPISODE
+            if r.terminated:
+                continue
+            if self.stop_reason == BUDGET or (self.stop_reason == STOPPED and uid == 0):
+                r.terminated = True
+            else:
+                r.truncated = True
+        team = self.task.f1(self.answer)
+        team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
+        for r in self.records.values():
+            r.channels["team"] = F(team)
+        n = self.count["births"]
+        if not n:
+            return
+        told = self.told | set(self.root.known)
+        best = [{row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.task.rows)]
+        best = self.task.f1([x if row.answerable else set() for x, row in zip(best, self.task.rows)])
+        serial = max(F(self.serial_ms / 1000), F(1e-3))
+        self.records[0].channels |= {
+            "orchestration_parallel": F(min(n, 10) / 10),
+            "orchestration_finish": F(self.count["returned_lives"] / n),
+            "orchestration_speedup": max(F(0), F(1) - F(self.root.clock / 1000) / serial),
+            "orchestration_split": F(sum(times == 1 for times in self.assigned) / self.num_rows),
+            "orchestration_aggregation": self.task.f1(self.answer) / best if best > 0 else F(1),
+        }
