@@ -34,6 +34,7 @@ class Mail:
     entries: set
     load: np.float32
     steps: int = 0
+    spent: int = 0
 
 
 @dataclass
@@ -59,6 +60,8 @@ class Life:
     turn: int = 0
     clock: int = 0
     spent: int = 0
+    spent_below: int = 0  # of its children, as read
+    spent_told: int = 0  # what its parent has read of its spending
     steps: int = 0
     brief: int = 2
     rows: list = field(default_factory=list)  # the window
@@ -88,7 +91,7 @@ class Life:
 
     def learn(self, entries) -> list:
         new = [e for e in entries if e not in self.known]
-        self.known += sorted(new, key=lambda e: e.number)
+        self.known += sorted(new, key=lambda e: (e.row, e.k))
         return new
 
 
@@ -168,7 +171,7 @@ class Twin:
         )
         self.tokens = [0, 0, 0, 0]
         self.serial_ms = 0
-        self.beyond_ms = 0
+        self.beyond_s = 0
         self.records = {}
         self.returned = set()  # uids that returned at least once
         self.assigned = [0] * self.num_rows  # how often a row was handed to a worker
@@ -296,8 +299,8 @@ class Twin:
             if r.valid and r.acting:
                 r.tool, r.args = self.read(tokens)
                 r.code = "DONE"
-            elif r.acting:
-                r.tool, r.args, r.code = "wait", {"for": "one"}, "ILLEGAL"
+            if not r.valid:
+                r.tool, r.args, r.code = "wait", {"for": "one"}, "ILLEGAL" if r.acting else "NOTHING"
                 r.channels["tool"] = F(-0.01)
                 self.count["illegal"] += 1
             self.records[uid] = r
@@ -370,9 +373,8 @@ class Twin:
             source = [m for m in range(self.num_rows) if life.handed.get(m) and self.picks(kind, life, m)]
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
         if kind == "again":
-            turned = source[life.shift % len(source) :] + source[: life.shift % len(source)] if source else []
-            windows = self.cut(turned, size, count)
-            life.shift += size
+            life.shift = (life.shift + size) % max(len(source), 1)
+            windows = self.cut(source[life.shift :] + source[: life.shift], size, count)
         else:
             windows = self.cut(source, size, count)
         if kind in ("missing", "conflicting"):
@@ -388,8 +390,6 @@ class Twin:
             self.count["refused_rows"] += r.refused
         r.code = "REFUSED" if r.refused else "DONE"
         self.handouts[life.uid] = (kind, idle, windows, r.args["brief"])
-        if not any(windows):
-            r.code = "EMPTY"
 
     def picks(self, kind, life, m):
         values = {e.value for e in life.known if e.row == m and e.is_claim}
@@ -405,17 +405,26 @@ class Twin:
             if r.tool in ("spawn", "delegate"):
                 reached = len((self.births if r.tool == "spawn" else self.handouts)[life.uid][1])
                 orchestration = int(c["hand_tokens"]) + reached * int(c["brief_tokens"][level])
+                if r.tool == "spawn" and r.args["role"] == "checker":
+                    orchestration += reached * len(life.known) * int(c["claim_tokens"][1])
+                if r.tool == "delegate":
+                    checkers = sum(child.role == CHECKER for child in self.handouts[life.uid][1])
+                    orchestration += checkers * len(life.known) * int(c["claim_tokens"][1])
                 if reached and not life.handed_out:
                     orchestration += int(c["plan_tokens"])
                     life.steps += int(c["plan_steps"])
                     life.handed_out = True
                 life.steps += reached * int(c["child_steps"])
+                life.lifted = False
                 r.cost[ORCHESTRATION] = orchestration
             elif r.tool in ("message", "return"):
                 self.choose(life, r)
                 r.cost[MESSAGE] = int(c["send_tokens"]) + r.sent * int(c["claim_tokens"][r.full])
             elif r.tool == "aggregate":
-                rows = len({e.row for e in life.known if e.is_claim})
+                rows = {e.row for e in life.known if e.is_claim}
+                for child in self.readable(life):
+                    rows |= {e.row for e in child.report.entries if e.is_claim}
+                rows = len(rows)
                 r.cost[ORCHESTRATION] = int(c["aggregate_tokens"]) + rows * int(c["row_tokens"])
             elif r.tool == "despawn":
                 r.cost[ORCHESTRATION] = int(c["despawn_tokens"])
@@ -460,7 +469,7 @@ class Twin:
             self.count["returned_lives"] += first
             self.returned |= {life.uid} if first else set()
             load = F(self.reading["per_claim"][r.full])
-            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps)
+            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps, life.spent + life.spent_below)
             life.sent |= set(life.known)
             self.count["empty_selections"] += not r.sent
         self.post = {}
@@ -484,7 +493,7 @@ class Twin:
                 if receiver.mail is not None or receiver.uid in self.leaving:
                     self.count["mail_undeliverable"] += 1
                     if r.group == 0:
-                        r.refused, r.code = 1, "REFUSED"
+                        r.refused = 1
                     continue
                 rank = 0 if life.uid == receiver.parent else (2 if r.group == 3 else 1)
                 self.post.setdefault(receiver.uid, []).append((rank, life.uid, r))
@@ -506,8 +515,9 @@ class Twin:
                 again = lambda m, life=life: any(e.row == m for e in life.known)
                 out = self.task.search(life.uid, life.skill, upcoming, load, draw, again)
                 if out.takes_row:
-                    self.assign(life, upcoming)
                     life.cursor += 1
+                    if life.role == LEAD:
+                        life.handed.setdefault(upcoming, 1)
             else:
                 claim = self.to_check(life, r)
                 judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
@@ -538,7 +548,7 @@ class Twin:
 
     def assign(self, life, row):
         life.handed[row] = life.handed.get(row, 0) + 1
-        self.assigned[row] += 1
+        self.assigned[row] += 1  # the lead's own searches are not counted
 
     def record(self, entry):
         entry.k, entry.number = len(self.log[entry.row]), self.numbers
@@ -549,7 +559,8 @@ class Twin:
         if life.role != CHECKER:
             return self.newest(life)[self.names and int(r.args["claim"])]
         claims = [e for e in life.known if e.row == life.rows[life.cursor] and e.is_claim]
-        claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
+        judged = {e.on.k for e in life.known if e.row == life.rows[life.cursor] and e.on and e.origin == life.uid}
+        claims = sorted((e for e in claims if e.k not in judged), key=lambda e: e.k)
         return claims[0] if claims else None
 
     # ends, births, hand-outs -------------------------------------------------------------------------------------------
@@ -590,8 +601,8 @@ class Twin:
                     self.count["births"] += 1
                     child.steps = life.steps
                     self.newborn.append(child)
-                    self.count["empty_selections"] += not windows[place]
                     self.give(life, child, place, windows, brief)
+                self.count["empty_selections"] += bool(windows) and not any(windows)
                 life.cursor = min(len(life.rows), life.cursor + sum(map(len, windows)))
             if life.uid in self.handouts:
                 kind, idle, windows, brief = self.handouts[life.uid]
@@ -631,6 +642,7 @@ class Twin:
         for life in self.doing:
             r = self.records[life.uid]
             if r.tool == "wait":
+                life.lifted = False
                 _, _, _, out = self.groups(life)
                 if not out:
                     life.clock += int(self.service["idle_ms"])
@@ -640,7 +652,6 @@ class Twin:
                     life.waiting = Waiting(kind, need, life.clock, life.clock + int(self.service["wait_limit_ms"]))
             else:
                 life.clock = r.finish
-                life.lifted = False
             r.arrival = r.finish
             life.last_result = (self.names.index(r.tool), CODES.index(r.code), r.value)
             self.serial_ms += r.latency
@@ -657,6 +668,8 @@ class Twin:
             self.count["deaths"] += 1
             if life.returned and life.unread:
                 self.count["lost_returns"] += 1
+                if r.tool == "return":
+                    r.arrival = 0  # never arrives
         for life in list(self.lives.values()):
             parent = life.parent
             while parent in self.leaving:
@@ -668,7 +681,8 @@ class Twin:
                 if heir.place is None:
                     heir.place = None
         for uid in self.leaving:
-            self.ended[uid] = self.lives.pop(uid)
+            self.ended[uid] = life = self.lives.pop(uid)
+            self.count["mail_undeliverable"] += life.mail.letters if life.mail else 0
         for life in self.lives.values():
             if life.uid and life.place is not None and not self.children(life):
                 life.place = None
@@ -676,7 +690,7 @@ class Twin:
     def arrivals(self):
         for uid, letters in self.post.items():
             receiver = self.lives.get(uid)
-            arrival, entries, late, up = 0, set(), 0, None
+            arrival, steps, entries, late, up, load = 0, 0, set(), 0, None, F(0)
             letters.sort(key=lambda letter: letter[:2])
             for _, sender, r in letters:
                 at = r.finish
@@ -684,10 +698,13 @@ class Twin:
                 if self.records[sender].life.parent != uid and receiver.clock > at:
                     late, at = max(late, receiver.clock - at), receiver.clock
                 arrival = max(arrival, at)
+                steps = max(steps, self.records[sender].life.steps)
                 entries |= r.chosen
+                if r.parent == uid:
+                    load += self.reading["per_message"] + F(r.sent) * self.reading["per_claim"][r.full]
             self.count["mail_late"] += late > 0
             self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
-            receiver.mail = Mail(letters[0][1], arrival, entries, F(0))
+            receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
             receiver.mail.letters = len(letters)
             receiver.mail.up = up
         for life in self.lives.values():
@@ -695,32 +712,35 @@ class Twin:
 
     def take_mail(self, life):
         mail = life.mail
-        if mail is None or mail.arrival > life.clock:
+        if mail is None or mail.arrival > life.clock or life.returned:
             return
         life.mail = None
         self.count["mail_delivered"] += mail.letters
         new = life.learn(mail.entries)
         life.lifted = True
+        life.steps = max(life.steps, mail.steps)
         if mail.up:
-            life.load = F(life.load + F(mail.letters) * self.reading["per_message"])
+            life.load = F(life.load + mail.load)
         if life.uid in self.records:
             self.records[life.uid].received += len(new)
             self.records[life.uid].tainted |= any(e.tainted for e in new)
 
     # aggregation -----------------------------------------------------------------------------------------------------------
 
+    def readable(self, life, clock=None):
+        """Children whose return has arrived by a clock and is unread."""
+        clock = life.clock if clock is None else clock
+        return [c for c in self.children(life) if c.returned and c.unread and c.report.arrival <= clock]
+
     def settle(self):
         for life, r in self.doing_tool("aggregate"):
             if life.uid not in self.lives:
                 continue
-            read = [
-                c
-                for c in self.children(life)
-                if c.returned and c.unread and c.report.arrival <= r.clock and c.uid not in self.leaving
-            ]
             offered, load = [], life.load
-            for child in read:
+            for child in [c for c in self.readable(life, r.clock) if c.uid not in self.leaving]:
                 child.unread = False
+                life.spent_below += child.report.spent - child.spent_told
+                child.spent_told = child.report.spent
                 load = F(load + self.reading["per_message"])
                 load = F(load + child.report.load * F(len(child.report.entries)))
                 offered += child.report.entries
@@ -738,9 +758,29 @@ class Twin:
             result = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
             r.code = "DONE"
             if life.uid == 0:
+                self.gain(result)
                 self.answer = result
             else:
                 life.known = [e for e in life.known if not e.is_claim or e.value in result[e.row]]
+
+    def gain(self, answer):
+        """What a new answer is worth more than the old one goes to those whose claims made it."""
+        f1 = self.task.f1
+        mixed = [set(values) for values in self.answer]
+        for m in range(self.num_rows):
+            if mixed[m] == answer[m]:
+                continue
+            before = f1(mixed)
+            mixed[m] = answer[m]
+            values = answer[m] - self.answer[m] or answer[m] or self.answer[m]
+            makers = [e.origin for e in self.log[m] if e.is_claim and e.value in values]
+            self.pay(makers[0], F(f1(mixed) - before))
+
+    def pay(self, uid, amount):
+        if uid in self.records:
+            self.records[uid].channels["individual"] += amount
+        else:
+            self.late[uid] = self.late.get(uid, F(0)) + amount
 
     # waits and gate ----------------------------------------------------------------------------------------------------------
 
@@ -749,19 +789,24 @@ class Twin:
             life.blocked = False
             kids = self.children(life)
             running = [c for c in kids if not c.returned]
-            if not self.last and life.waiting is not None:
+            if life.waiting is not None:
                 wait = life.waiting
-                arrivals = sorted(c.report.arrival for c in kids if c.returned and c.unread)
-                arrivals = [a for a in arrivals if a > wait.asked]
+                coming = [c.report.arrival for c in kids if c.returned and c.unread and c.report.arrival > life.clock]
                 if wait.kind == "one" and life.mail is not None:
-                    arrivals = sorted([*arrivals, life.mail.arrival])
-                target = wait.deadline
-                if len(arrivals) >= wait.need:
-                    target = min(target, arrivals[wait.need - 1])
+                    coming.append(life.mail.arrival)
+                target, coming = wait.deadline, sorted(coming)
+                if wait.kind == "all":
+                    arrives = coming[-1] if coming and not running else None
+                else:
+                    arrives = coming[0] if coming else None
+                if arrives is not None:
+                    target = min(target, arrives)
                 if all(c.clock >= target for c in running):
                     life.clock = max(life.clock, target)
-                    life.waiting = None
-                    life.lifted = target == wait.deadline
+                    wait.need -= sum(1 for arrival in coming if arrival <= life.clock)
+                    if wait.kind != "half" or wait.need <= 0 or target == wait.deadline:
+                        life.waiting = None
+                        life.lifted = life.lifted or target == wait.deadline
                     self.take_mail(life)
             life.blocked = life.waiting is not None or any(c.clock < life.clock for c in running)
 
@@ -832,6 +877,7 @@ class Twin:
                 r.terminated = True
             else:
                 r.truncated = True
+        self.beyond_s = sum(max(0, r.finish - self.records[0].finish) // 1000 for r in self.records.values())
         team = self.task.f1(self.answer)
         team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
         for r in self.records.values():

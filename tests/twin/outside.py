@@ -105,7 +105,7 @@ def info(twin) -> dict:
         "critical_steps": F(root.steps / 1000),
         "alive": np.asarray(0 if twin.last else len(twin.lives), np.int32),
         "mail_in_flight": np.asarray(sum(x.mail.letters for x in twin.lives.values() if x.mail), np.int32),
-        "beyond_end_s": np.asarray(twin.beyond_ms // 1000, np.int32),
+        "beyond_end_s": np.asarray(twin.beyond_s, np.int32),
     }
     return out
 
@@ -132,7 +132,7 @@ def observation(twin, here) -> dict:
             life.depth,
             life.clock / 60_000,
             life.turn / 100,
-            life.spent / 1000,
+            (life.spent + life.spent_below) / 1000,
             life.brief,
             life.rows_left / m,
             life.cursor / m,
@@ -163,7 +163,7 @@ def observation(twin, here) -> dict:
                     child.brief,
                     child.handed_rows / m,
                     (life.clock - child.handed_at) / 60_000,
-                    len(child.report.entries) if child in unread else 0,
+                    len(child.report.entries) / m if child.report and child not in away else 0,
                 )
             for row in range(m):
                 out["board"][place, row] = board_row(twin, life, row)
@@ -173,7 +173,7 @@ def observation(twin, here) -> dict:
 def board_row(twin, life, row) -> tuple:
     tallies = twin.task.tallies([e for e in life.known if e.row == row])
     tallies.sort(key=lambda t: (-len(t.origins), t.first))
-    handed = life.handed.get(row, 0)
+    handed = bool(life.handed.get(row))
     if not tallies:
         return (handed, 0, -1, 0, 0, 0, 0, 0)
     top = tallies[0]

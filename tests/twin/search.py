@@ -136,13 +136,11 @@ class Search:
 
     def search(self, uid, skill, next_row, load, draw, again):
         """One search turn of a life. `again`: the life already knew something of a row (by row)."""
-        if skill.row is None and next_row is None:
-            return Outcome("EMPTY", tool_reward=-0.01)
         p, work = self.p, draw(luck.WORK)
         before = skill.turns
         skill.turns += 1
         out = Outcome("IN_PROGRESS")
-        if skill.row is None:
+        if skill.row != next_row:  # a row in progress that was handed on is forgotten
             skill.row, skill.left = next_row, int(p["length"][luck.field(work[0], 16, 10)])
         if self.faulty(work[0], load):
             out.code = "FAULT"
@@ -200,7 +198,7 @@ class Search:
         if self.faulty(work[0], load):
             return Outcome("FAULT")
         if claim is None or judged:
-            return Outcome("EMPTY", tool_reward=-0.01)
+            return Outcome("REFUSED" if judged else "EMPTY", tool_reward=-0.01)
         u = luck.unit(work[1])
         if self.is_right(claim):
             accepts = bool(u < p["check_accept"][int(self.rows[claim.row].hard)])
@@ -208,7 +206,7 @@ class Search:
             accepts = bool(u >= p["check_reject"])
         verdict = Entry(claim.row, -1, uid, claim.value, F(0), F(0), on=claim, accepts=accepts)
         code = "ACCEPTED" if accepts else "REJECTED"
-        return Outcome(code, claim.value, verdict=verdict, tool_reward=0.01)
+        return Outcome(code, verdict=verdict, tool_reward=0.01)
 
     # votes ---------------------------------------------------------------------------------------------------------
 
