@@ -117,5 +117,10 @@ def episode(env, key, luck, first, turns, steps, after=2):
         if after < 0:
             return
         twin.step(turns[tick])
-        yield tick, twin, turns[tick], flat(time_step(twin)), flat(jax.tree.map(lambda x, t=tick: x[t], steps))
+        ours, theirs = flat(time_step(twin)), flat(jax.tree.map(lambda x, t=tick: x[t], steps))
+        for r in twin.records.values():  # a lost return never arrives: the field says nothing
+            if r.lost:
+                theirs["events.arrival_ms"] = theirs["events.arrival_ms"].copy()
+                theirs["events.arrival_ms"][r.life.slot] = r.arrival
+        yield tick, twin, turns[tick], ours, theirs
     assert make

@@ -80,7 +80,6 @@ class Life:
     shift: int = 0
     handed_rows: int = 0  # as its parent knows it
     handed_at: int = 0
-    handed: dict = field(default_factory=dict)  # row -> times handed out
     place: int | None = None
     last_result: tuple[int, int, int] = (-1, -1, -1)
     blocked: bool = False
@@ -112,6 +111,7 @@ class Record:
     arrival: int = 0
     cost: list = field(default_factory=lambda: [0, 0, 0, 0])
     code: str = "NOTHING"
+    told: str = ""  # what the caller is told, if not the code
     value: int = -1
     target: int = -1
     group: int = 0
@@ -121,6 +121,7 @@ class Record:
     trusted: bool = True
     tainted: bool = False
     end: int = 0
+    lost: bool = False  # a return that never arrives
     parent: int = -1
     channels: dict = field(default_factory=lambda: dict.fromkeys(CHANNELS, F(0)))
     terminated: bool = False
@@ -216,6 +217,7 @@ class Twin:
             self.records, self.ended = {}, {}
             return
         self.ended = {}
+        self.handed_now = {}  # by uid: entries taken over with work in this tick
         self.check(turns)
         self.grant()
         self.bill()
@@ -370,11 +372,12 @@ class Twin:
         elif kind == "again":
             source = life.rows
         else:
-            source = [m for m in range(self.num_rows) if life.handed.get(m) and self.picks(kind, life, m)]
+            source = [m for m in sorted(self.handed(life)) if self.picks(kind, life, m)]
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
         if kind == "again":
             life.shift = (life.shift + size) % max(len(source), 1)
-            windows = self.cut(source[life.shift :] + source[: life.shift], size, count)
+            starts = [(life.shift + i * size) % max(len(source), 1) for i in range(count)]
+            windows = [source[start : start + size] for start in starts]
         else:
             windows = self.cut(source, size, count)
         if kind in ("missing", "conflicting"):
@@ -388,8 +391,11 @@ class Twin:
             windows = taken
             self.queue += appended
             self.count["refused_rows"] += r.refused
-        r.code = "REFUSED" if r.refused else "DONE"
         self.handouts[life.uid] = (kind, idle, windows, r.args["brief"])
+
+    def handed(self, life):
+        """Rows that a parent has handed out or done itself, as far as its window tells."""
+        return set(life.rows[: life.cursor])
 
     def picks(self, kind, life, m):
         values = {e.value for e in life.known if e.row == m and e.is_claim}
@@ -424,6 +430,8 @@ class Twin:
                 rows = {e.row for e in life.known if e.is_claim}
                 for child in self.readable(life):
                     rows |= {e.row for e in child.report.entries if e.is_claim}
+                    life.steps = max(life.steps, child.report.steps)
+                life.steps += int(c["aggregate_steps"])
                 rows = len(rows)
                 r.cost[ORCHESTRATION] = int(c["aggregate_tokens"]) + rows * int(c["row_tokens"])
             elif r.tool == "despawn":
@@ -456,9 +464,21 @@ class Twin:
         elif which == "disputed":
             known = [e for e in known if self.picks("conflicting", life, e.row)]
         elif which == "best":
-            known = [e for e in known if e.is_claim]
+            known = self.best(known)
+        r.originals = set(known)
         r.chosen = {e if r.full or e.garbled is None else e.garbled for e in known}
         r.sent = len(r.chosen)
+
+    def best(self, known):
+        """The leading claim of each row: by verdicts, then confidence, then the order of the log."""
+        leading = []
+        for m in range(self.num_rows):
+            entries = [e for e in known if e.row == m]
+            judged = lambda e, of=entries: sum((1 if v.accepts else -1) for v in of if v.on is e)
+            claims = [e for e in entries if e.is_claim]
+            if claims:
+                leading.append(max(claims, key=lambda e: (judged(e), e.confidence, -e.k)))
+        return leading
 
     # returns, messages -----------------------------------------------------------------------------------------------
 
@@ -470,7 +490,7 @@ class Twin:
             self.returned |= {life.uid} if first else set()
             load = F(self.reading["per_claim"][r.full])
             life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps, life.spent + life.spent_below)
-            life.sent |= set(life.known)
+            life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
         self.post = {}
         for life, r in self.doing_tool("message"):
@@ -487,7 +507,7 @@ class Twin:
                 r.target = to[0].uid
             r.code = "DONE"
             self.count["empty_selections"] += not r.sent
-            life.sent |= set(life.known)
+            life.sent |= r.originals
             for receiver in to:
                 self.count["mail_sent"] += 1
                 if receiver.mail is not None or receiver.uid in self.leaving:
@@ -516,15 +536,12 @@ class Twin:
                 out = self.task.search(life.uid, life.skill, upcoming, load, draw, again)
                 if out.takes_row:
                     life.cursor += 1
-                    if life.role == LEAD:
-                        life.handed.setdefault(upcoming, 1)
             else:
                 claim = self.to_check(life, r)
                 judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
                 out = self.task.check(life.uid, life.skill, claim, load, draw, judged)
                 if life.role == CHECKER and out.code != "FAULT":
-                    life.skill.next_claim = claim.k + 1 if claim else 0
-                    life.cursor += claim is None
+                    self.next_claim(life, claim)
             r.code, r.value = out.code, out.value
             r.channels["tool"] += F(out.tool_reward)
             if out.claim or out.verdict:
@@ -534,7 +551,7 @@ class Twin:
             entry = out.claim or out.verdict
             place, number = self.log[entry.row], used.get(entry.row, 0)
             if number >= 2 or len(place) >= self.task.places:
-                r.refused, r.code = 1, "REFUSED"
+                r.refused, r.code, r.value, r.told = 1, "REFUSED", -1, "EMPTY"
                 self.count["refused_claims"] += 1
                 continue
             used[entry.row] = number + 1
@@ -544,10 +561,14 @@ class Twin:
                 self.record(out.garbled)
             life.learn([entry])
             r.tainted = entry.tainted
-            r.trusted = not entry.tainted
 
-    def assign(self, life, row):
-        life.handed[row] = life.handed.get(row, 0) + 1
+    def next_claim(self, life, claim):
+        """A checker stays in a row while claims with a higher place are to be judged."""
+        more = [e for e in life.known if claim and e.row == claim.row and e.is_claim and e.k > claim.k]
+        life.skill.next_claim = claim.k + 1 if more else 0
+        life.cursor += not more
+
+    def assign(self, row):
         self.assigned[row] += 1  # the lead's own searches are not counted
 
     def record(self, entry):
@@ -559,8 +580,7 @@ class Twin:
         if life.role != CHECKER:
             return self.newest(life)[self.names and int(r.args["claim"])]
         claims = [e for e in life.known if e.row == life.rows[life.cursor] and e.is_claim]
-        judged = {e.on.k for e in life.known if e.row == life.rows[life.cursor] and e.on and e.origin == life.uid}
-        claims = sorted((e for e in claims if e.k not in judged), key=lambda e: e.k)
+        claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
         return claims[0] if claims else None
 
     # ends, births, hand-outs -------------------------------------------------------------------------------------------
@@ -612,7 +632,7 @@ class Twin:
                     self.give(life, child, place, windows, brief)
                 if kind == "next":
                     life.cursor += sum(map(len, windows))
-                if idle and not any(windows):
+                if idle and not any(windows) and not self.records[life.uid].refused:
                     self.count["empty_selections"] += 1
 
     def give(self, parent, child, place, windows, brief):
@@ -630,11 +650,11 @@ class Twin:
         child.clock = max(child.clock, self.records[parent.uid].finish)
         child.handed_rows, child.handed_at = len(window), child.clock
         if child.role == CHECKER:
-            child.learn(parent.known)
-            child.sent |= set(parent.known)
+            self.handed_now[child.uid] = child.learn(parent.known)
+        child.sent = set(child.known)
         if child.role != LEAD:
             for m in window:
-                self.assign(parent, m)
+                self.assign(m)
 
     # clocks --------------------------------------------------------------------------------------------------------------
 
@@ -653,7 +673,7 @@ class Twin:
             else:
                 life.clock = r.finish
             r.arrival = r.finish
-            life.last_result = (self.names.index(r.tool), CODES.index(r.code), r.value)
+            life.last_result = (self.names.index(r.tool), CODES.index(r.told or r.code), r.value)
             self.serial_ms += r.latency
             life.turn += 1
         for child in self.newborn:
@@ -668,8 +688,7 @@ class Twin:
             self.count["deaths"] += 1
             if life.returned and life.unread:
                 self.count["lost_returns"] += 1
-                if r.tool == "return":
-                    r.arrival = 0  # never arrives
+                r.lost = r.tool == "return"
         for life in list(self.lives.values()):
             parent = life.parent
             while parent in self.leaving:
@@ -716,7 +735,9 @@ class Twin:
             return
         life.mail = None
         self.count["mail_delivered"] += mail.letters
-        new = life.learn(mail.entries)
+        handed = self.handed_now.get(life.uid, ())
+        life.sent -= {e for e in mail.entries if e in handed}
+        new = life.learn(mail.entries) + [e for e in mail.entries if e in handed]
         life.lifted = True
         life.steps = max(life.steps, mail.steps)
         if mail.up:
@@ -746,24 +767,22 @@ class Twin:
                 offered += child.report.entries
                 if life.uid == 0:
                     self.told |= child.report.entries
-                life.steps = max(life.steps, child.report.steps)
             life.load = load
             chance = min(F(1), self.reading["capacity"] / load) if load > 0 else F(1)
             kept = [e for e in offered if e not in life.known and e.luck < chance]
             new = life.learn(set(kept))
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
-            life.steps += int(self.charges["aggregate_steps"])
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
             result = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
             r.code = "DONE"
             if life.uid == 0:
-                self.gain(result)
+                self.gain(result, r.args["rule"])
                 self.answer = result
             else:
                 life.known = [e for e in life.known if not e.is_claim or e.value in result[e.row]]
 
-    def gain(self, answer):
+    def gain(self, answer, rule):
         """What a new answer is worth more than the old one goes to those whose claims made it."""
         f1 = self.task.f1
         mixed = [set(values) for values in self.answer]
@@ -773,7 +792,9 @@ class Twin:
             before = f1(mixed)
             mixed[m] = answer[m]
             values = answer[m] - self.answer[m] or answer[m] or self.answer[m]
-            makers = [e.origin for e in self.log[m] if e.is_claim and e.value in values]
+            makers = [e.origin for e in self.log[m] if e in self.root.known and e.is_claim and e.value in values]
+            makers = makers or [e.origin for e in self.log[m] if e.is_claim and e.value in values]
+            makers = makers[::-1] if rule == "last" else makers
             self.pay(makers[0], F(f1(mixed) - before))
 
     def pay(self, uid, amount):

@@ -84,7 +84,7 @@ def events(twin, records, channels) -> dict:
         "arrival_ms": column(lambda r: r.arrival),
         "cost_tokens": np.asarray([[0] * 4 if r is None else r.cost for r in records], np.int32),
         "result_code": column(lambda r: CODES.index(r.code)),
-        "trusted": column(lambda r: r.trusted, False, bool),
+        "trusted": column(lambda r: not r.tainted, False, bool),
         "tainted": column(lambda r: r.tainted, False, bool),
         "end_reason": column(lambda r: r.end),
         "channels": channels,
@@ -173,7 +173,7 @@ def observation(twin, here) -> dict:
 def board_row(twin, life, row) -> tuple:
     tallies = twin.task.tallies([e for e in life.known if e.row == row])
     tallies.sort(key=lambda t: (-len(t.origins), t.first))
-    handed = bool(life.handed.get(row))
+    handed = row in twin.handed(life)
     if not tallies:
         return (handed, 0, -1, 0, 0, 0, 0, 0)
     top = tallies[0]

@@ -146,8 +146,8 @@ class Search:
             out.code = "FAULT"
             return out
         skill.left -= 1
+        out.tool_reward = -0.01 if again(skill.row) else 0.01
         if skill.left > 0:
-            out.tool_reward = 0.01
             return out
         m, skill.row, out.takes_row = skill.row, None, True
         row = self.rows[m]
@@ -162,7 +162,7 @@ class Search:
         wrong_rate = p["wrong_rate"][int(skill.understood)]
         right = bool(u < q)
         if not right and not u < q + (F(1) - q) * wrong_rate:
-            out.code, out.tool_reward = "EMPTY", 0.01
+            out.code = "EMPTY"
             return out
         outcome, own = draw(luck.OUTCOME), draw(luck.CLAIM)
         other = (row.modal + 1 + luck.field(outcome[0], 10, 12) % 6) % 7
@@ -176,8 +176,7 @@ class Search:
         out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted)
         if luck.share(own[0], 0, 12) < p["garble"]:
             twin = self.other_wrong(value, row.truth, luck.field(own[0], 12, 16))
-            out.garbled = Entry(m, -1, uid, twin, confidence, luck.unit(own[1]))
-        out.tool_reward = -0.01 if again(m) else 0.01
+            out.garbled = Entry(m, -1, ("garbled", uid, m, skill.turns), twin, confidence, luck.unit(own[1]))
         return out
 
     def other_wrong(self, value, truth, word):
@@ -217,7 +216,7 @@ class Search:
             if entry.is_claim:
                 tally = found.setdefault(entry.value, Tally(entry.value, entry.k))
                 tally.origins.add(entry.origin)
-                tally.confidence = max(tally.confidence, entry.confidence)
+                tally.confidence = tally.confidence or entry.confidence
                 tally.latest = entry.k
         for entry in entries:
             if not entry.is_claim and entry.value in found:
