@@ -25,6 +25,11 @@ STOPPED, BUDGET, HORIZON = 1, 2, 3
 DESPAWNED, WITH_EPISODE = 1, 2
 
 
+# Where the engine departs from the documents, the twin can follow either. True: as the engine does today.
+AGAIN_IS_CUT = True  # `again`: a chunk that crosses the end of the parent's window is cut there, not turned round
+AGAIN_COUNTS_ALL = True  # rows of such a chunk count as handed out although nobody got them, each once a hand-out
+
+
 @dataclass
 class Mail:
     """What is on its way to one life, or what its last return offers."""
@@ -35,6 +40,7 @@ class Mail:
     load: np.float32
     steps: int = 0
     spent: int = 0
+    count: int = 0  # of entries, a claim and its garbled form counted apart
 
 
 @dataclass
@@ -176,6 +182,7 @@ class Twin:
         self.records = {}
         self.returned = set()  # uids that returned at least once
         self.assigned = [0] * self.num_rows  # how often a row was handed to a worker
+        self.leaders = [None] * self.num_rows  # entries whose values were reported last
         self.told = set()  # entries offered to the root
         self.legal = {}
         self.look()
@@ -329,7 +336,7 @@ class Twin:
         places = {life.place for life in self.lives.values()}
         self.free_places = [p for p in range(self.spec.max_parents) if p not in places]
         left = {role: self.max_lives[role] - self.born[role] for role in ROLES}
-        self.births, self.handouts = {}, {}
+        self.births, self.handouts, self.counted = {}, {}, {}
         for life, r in self.doing_tool("spawn"):
             count, role = r.args["count"], r.args["role"]
             fits = min(count, len(self.free_slots), left[role])
@@ -343,8 +350,9 @@ class Twin:
                     self.count["refused_places"] += 1
             slots = [self.free_slots.pop(0) for _ in range(fits)]
             left[role] -= fits
-            r.refused = count - fits
-            self.count["refused_births"] += count - fits
+            if life.uid not in self.leaving:
+                r.refused = count - fits
+                self.count["refused_births"] += count - fits
             r.code = "DONE" if fits else "REFUSED"
             size = self.chunk(r.args["chunk"], life.rows_left, count)
             windows = self.cut(life.rows[life.cursor :], size, fits)
@@ -376,8 +384,12 @@ class Twin:
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
         if kind == "again":
             life.shift = (life.shift + size) % max(len(source), 1)
-            starts = [(life.shift + i * size) % max(len(source), 1) for i in range(count)]
-            windows = [source[start : start + size] for start in starts]
+            span = max(len(source), 1)
+            ring = [source[(life.shift + i) % span] for i in range(size * count)] if source else []
+            windows = self.cut(ring, min(size, span), count) if size <= span else [ring[:span]] * count
+            if AGAIN_IS_CUT:
+                starts = [(life.shift + i * size) % span for i in range(count)]
+                windows = [source[start : start + size] for start in starts]
         else:
             windows = self.cut(source, size, count)
         if kind in ("missing", "conflicting"):
@@ -391,6 +403,8 @@ class Twin:
             windows = taken
             self.queue += appended
             self.count["refused_rows"] += r.refused
+        if kind == "again" and AGAIN_COUNTS_ALL:
+            self.counted[life.uid] = set(ring)
         self.handouts[life.uid] = (kind, idle, windows, r.args["brief"])
 
     def handed(self, life):
@@ -428,6 +442,9 @@ class Twin:
                 r.cost[MESSAGE] = int(c["send_tokens"]) + r.sent * int(c["claim_tokens"][r.full])
             elif r.tool == "aggregate":
                 rows = {e.row for e in life.known if e.is_claim}
+                if life.place is None:
+                    rows, r.code = set(), "REFUSED"
+                    self.count["refused_places"] += 1
                 for child in self.readable(life):
                     rows |= {e.row for e in child.report.entries if e.is_claim}
                     life.steps = max(life.steps, child.report.steps)
@@ -467,7 +484,7 @@ class Twin:
             known = self.best(known)
         r.originals = set(known)
         r.chosen = {e if r.full or e.garbled is None else e.garbled for e in known}
-        r.sent = len(r.chosen)
+        r.sent = len(r.originals)
 
     def best(self, known):
         """The leading claim of each row: by verdicts, then confidence, then the order of the log."""
@@ -489,7 +506,7 @@ class Twin:
             self.count["returned_lives"] += first
             self.returned |= {life.uid} if first else set()
             load = F(self.reading["per_claim"][r.full])
-            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps, life.spent + life.spent_below)
+            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps, life.spent + life.spent_below, r.sent)
             life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
         self.post = {}
@@ -630,6 +647,9 @@ class Twin:
                     child.returned = False
                     child.steps = max(child.steps, life.steps)
                     self.give(life, child, place, windows, brief)
+                if any(child.role != LEAD for child in idle):
+                    for m in self.counted.get(life.uid, ()):
+                        self.assign(m)
                 if kind == "next":
                     life.cursor += sum(map(len, windows))
                 if idle and not any(windows) and not self.records[life.uid].refused:
@@ -652,7 +672,7 @@ class Twin:
         if child.role == CHECKER:
             self.handed_now[child.uid] = child.learn(parent.known)
         child.sent = set(child.known)
-        if child.role != LEAD:
+        if child.role != LEAD and parent.uid not in self.counted:
             for m in window:
                 self.assign(m)
 
@@ -711,16 +731,17 @@ class Twin:
             receiver = self.lives.get(uid)
             arrival, steps, entries, late, up, load = 0, 0, set(), 0, None, F(0)
             letters.sort(key=lambda letter: letter[:2])
+            ups = [r.finish for _, _, r in letters if r.parent == uid]
+            others = [r.finish for _, _, r in letters if r.parent != uid]
+            arrival = max(ups + others)
+            if others and receiver.clock > max(others):
+                late = receiver.clock - max(others)
+                arrival = max(arrival, receiver.clock)
             for _, sender, r in letters:
-                at = r.finish
                 up = up or r.parent == uid
-                if self.records[sender].life.parent != uid and receiver.clock > at:
-                    late, at = max(late, receiver.clock - at), receiver.clock
-                arrival = max(arrival, at)
                 steps = max(steps, self.records[sender].life.steps)
                 entries |= r.chosen
-                if r.parent == uid:
-                    load += self.reading["per_message"] + F(r.sent) * self.reading["per_claim"][r.full]
+                load += self.reading["per_message"] + F(r.sent) * self.reading["per_claim"][r.full]
             self.count["mail_late"] += late > 0
             self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
@@ -740,7 +761,7 @@ class Twin:
         new = life.learn(mail.entries) + [e for e in mail.entries if e in handed]
         life.lifted = True
         life.steps = max(life.steps, mail.steps)
-        if mail.up:
+        if life.place is not None:
             life.load = F(life.load + mail.load)
         if life.uid in self.records:
             self.records[life.uid].received += len(new)
@@ -755,7 +776,7 @@ class Twin:
 
     def settle(self):
         for life, r in self.doing_tool("aggregate"):
-            if life.uid not in self.lives:
+            if life.uid not in self.lives or r.code == "REFUSED":
                 continue
             offered, load = [], life.load
             for child in [c for c in self.readable(life, r.clock) if c.uid not in self.leaving]:
@@ -763,7 +784,7 @@ class Twin:
                 life.spent_below += child.report.spent - child.spent_told
                 child.spent_told = child.report.spent
                 load = F(load + self.reading["per_message"])
-                load = F(load + child.report.load * F(len(child.report.entries)))
+                load = F(load + child.report.load * F(child.report.count))
                 offered += child.report.entries
                 if life.uid == 0:
                     self.told |= child.report.entries
@@ -774,28 +795,26 @@ class Twin:
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
-            result = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
+            decided = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
+            result = [values for values, _ in decided]
             r.code = "DONE"
             if life.uid == 0:
-                self.gain(result, r.args["rule"])
+                self.gain(result, [leader for _, leader in decided])
                 self.answer = result
             else:
                 life.known = [e for e in life.known if not e.is_claim or e.value in result[e.row]]
 
-    def gain(self, answer, rule):
-        """What a new answer is worth more than the old one goes to those whose claims made it."""
+    def gain(self, answer, winners):
+        """What a new answer is worth more than the old one, row by row, goes to those whose claims lead the rows."""
         f1 = self.task.f1
         mixed = [set(values) for values in self.answer]
-        for m in range(self.num_rows):
-            if mixed[m] == answer[m]:
-                continue
-            before = f1(mixed)
-            mixed[m] = answer[m]
-            values = answer[m] - self.answer[m] or answer[m] or self.answer[m]
-            makers = [e.origin for e in self.log[m] if e in self.root.known and e.is_claim and e.value in values]
-            makers = makers or [e.origin for e in self.log[m] if e.is_claim and e.value in values]
-            makers = makers[::-1] if rule == "last" else makers
-            self.pay(makers[0], F(f1(mixed) - before))
+        for m, leader in enumerate(winners):
+            if leader is not None:
+                self.leaders[m] = leader
+            if mixed[m] != answer[m]:
+                before = f1(mixed)
+                mixed[m] = answer[m]
+                self.pay(self.leaders[m].maker, F(f1(mixed) - before))
 
     def pay(self, uid, amount):
         if uid in self.records:
@@ -845,11 +864,11 @@ class Twin:
         rows = self.options["roster"] if self.topology.spawn else 0
         claims = self.newest(life)
         bounds["wait_for"] = 3 if out else 1
-        bounds["spawn_role"] = len(self.options_spawnable())
+        deeper = self.topology.sub_leads and life.depth + 1 < self.topology.max_depth
+        bounds["spawn_role"] = (3 if deeper else 2) if self.topology.spawn else 0
         parent = life.parent >= 0
         if life.role == LEAD:
             if life.depth < self.topology.max_depth:
-                bounds["spawn_role"] = 3 if self.topology.sub_leads and life.depth + 1 < self.topology.max_depth else 2
                 tools.add("spawn")
             if idle:
                 bounds["idle_rows"] = 1 + min(len(idle), rows)

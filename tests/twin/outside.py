@@ -163,7 +163,7 @@ def observation(twin, here) -> dict:
                     child.brief,
                     child.handed_rows / m,
                     (life.clock - child.handed_at) / 60_000,
-                    len(child.report.entries) / m if child.report and child not in away else 0,
+                    child.report.count / m if child.report and child not in away else 0,
                 )
             for row in range(m):
                 out["board"][place, row] = board_row(twin, life, row)

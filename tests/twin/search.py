@@ -33,7 +33,7 @@ class Entry:
 
     row: int
     k: int
-    origin: int
+    origin: int | tuple
     value: int
     confidence: np.float32
     luck: np.float32
@@ -41,6 +41,11 @@ class Entry:
     garbled: "Entry | None" = None  # what a summary sends instead
     on: "Entry | None" = None  # a verdict: the claim it judges
     accepts: bool = False
+
+    @property
+    def maker(self) -> int:
+        """Uid of the life whose work it is; a garbled form is no independent origin, but its maker is paid."""
+        return self.origin[1] if isinstance(self.origin, tuple) else self.origin
 
     @property
     def is_claim(self) -> bool:
@@ -226,24 +231,26 @@ class Search:
         return list(found.values())
 
     def decide(self, rule, m, entries):
-        """Values a rule reports for a row."""
+        """Values a rule reports for a row, and the claim that leads it."""
         tallies, row = self.tallies(entries), self.rows[m]
         if not tallies:
-            return set()
-        if rule == "union":
-            return {t.value for t in tallies}
+            return set(), None
         nibble = lambda t: (row.tie >> (4 * t.value)) & 15  # noqa: E731
         points = {
             "last": lambda t: (t.latest,),
             "majority": lambda t: (len(t.origins),),
+            "union": lambda t: (len(t.origins),),
             "verdict": lambda t: (len(t.origins) + t.accepts - t.rejects, len(t.origins)),
             "best": lambda t: (t.accepts - t.rejects, len(t.origins)),
         }[rule]
         best = max(tallies, key=lambda t: (*points(t), nibble(t), -t.first))
+        leader = next(e for e in entries if e.is_claim and e.k == (best.latest if rule == "last" else best.first))
+        if rule == "union":
+            return {t.value for t in tallies}, leader
         all_wrong = not any(row.answerable and t.value == row.truth for t in tallies)
         if rule != "last" and all_wrong and row.reject < self.p["reject_wrong"]:
-            return set()
-        return {best.value}
+            return set(), None
+        return {best.value}, leader
 
     def count_right(self, answer):
         right = sum(row.answerable and row.truth in answer[m] for m, row in enumerate(self.rows))
