@@ -29,6 +29,8 @@ DESPAWNED, WITH_EPISODE = 1, 2
 AGAIN_IS_CUT = True  # `again`: a chunk that crosses the end of the parent's window is cut there, not turned round
 AGAIN_COUNTS_ALL = True  # rows of such a chunk count as handed out although nobody got them, each once a hand-out
 
+LATE_BEFORE_WORK = True  # mail to a child that is handed work in the tick: late by its clock before, not after it
+
 
 @dataclass
 class Mail:
@@ -87,6 +89,7 @@ class Life:
     handed_rows: int = 0  # as its parent knows it
     handed_at: int = 0
     place: int | None = None
+    not_before: int = 0  # what an adopted life sends up arrives no earlier
     last_result: tuple[int, int, int] = (-1, -1, -1)
     blocked: bool = False
 
@@ -126,6 +129,7 @@ class Record:
     refused: int = 0
     trusted: bool = True
     tainted: bool = False
+    kept: set = field(default_factory=set)  # entries read that survive
     end: int = 0
     lost: bool = False  # a return that never arrives
     parent: int = -1
@@ -197,7 +201,7 @@ class Twin:
 
     def seen_back(self, child, parent):
         """A return that has arrived at the parent, or was read."""
-        return child.returned and not (child.unread and child.report.arrival > parent.clock)
+        return child.returned and child.report.arrival <= parent.clock
 
     def roster(self, life):
         """Children as their parent sees them: idle and read, unread, running; by uid within each."""
@@ -224,6 +228,7 @@ class Twin:
             self.records, self.ended = {}, {}
             return
         self.ended = {}
+        self.own_clock = {}  # by uid: clocks before work was handed over
         self.handed_now = {}  # by uid: entries taken over with work in this tick
         self.check(turns)
         self.grant()
@@ -354,6 +359,7 @@ class Twin:
                 r.refused = count - fits
                 self.count["refused_births"] += count - fits
             r.code = "DONE" if fits else "REFUSED"
+            self.count["empty_selections"] += fits > 0 and not life.rows_left
             size = self.chunk(r.args["chunk"], life.rows_left, count)
             windows = self.cut(life.rows[life.cursor :], size, fits)
             self.births[life.uid] = (role, slots, windows, r.args["brief"])
@@ -381,6 +387,7 @@ class Twin:
             source = life.rows
         else:
             source = [m for m in sorted(self.handed(life)) if self.picks(kind, life, m)]
+        self.count["empty_selections"] += count > 0 and not source
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
         if kind == "again":
             life.shift = (life.shift + size) % max(len(source), 1)
@@ -441,15 +448,13 @@ class Twin:
                 self.choose(life, r)
                 r.cost[MESSAGE] = int(c["send_tokens"]) + r.sent * int(c["claim_tokens"][r.full])
             elif r.tool == "aggregate":
-                rows = {e.row for e in life.known if e.is_claim}
                 if life.place is None:
-                    rows, r.code = set(), "REFUSED"
+                    rows, r.code = 0, "REFUSED"
                     self.count["refused_places"] += 1
-                for child in self.readable(life):
-                    rows |= {e.row for e in child.report.entries if e.is_claim}
-                    life.steps = max(life.steps, child.report.steps)
+                else:
+                    self.read_returns(life, r)
+                    rows = len({e.row for e in [*life.known, *r.kept] if e.is_claim})
                 life.steps += int(c["aggregate_steps"])
-                rows = len(rows)
                 r.cost[ORCHESTRATION] = int(c["aggregate_tokens"]) + rows * int(c["row_tokens"])
             elif r.tool == "despawn":
                 r.cost[ORCHESTRATION] = int(c["despawn_tokens"])
@@ -479,7 +484,7 @@ class Twin:
         if which == "new":
             known = [e for e in known if e not in life.sent]
         elif which == "disputed":
-            known = [e for e in known if self.picks("conflicting", life, e.row)]
+            known = [e for e in known if e.is_claim and self.picks("conflicting", life, e.row)]
         elif which == "best":
             known = self.best(known)
         r.originals = set(known)
@@ -502,11 +507,12 @@ class Twin:
     def effects(self):
         for life, r in self.doing_tool("return"):
             life.returned = life.unread = True
+            r.arrival = max(r.finish, life.not_before)
             first = life.uid not in self.returned and life.uid not in self.leaving
             self.count["returned_lives"] += first
             self.returned |= {life.uid} if first else set()
             load = F(self.reading["per_claim"][r.full])
-            life.report = Mail(life.uid, r.finish, r.chosen, load, life.steps, life.spent + life.spent_below, r.sent)
+            life.report = Mail(life.uid, max(r.finish, life.not_before), r.chosen, load, life.steps, life.spent + life.spent_below, r.sent)
             life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
         self.post = {}
@@ -639,7 +645,6 @@ class Twin:
                     child.steps = life.steps
                     self.newborn.append(child)
                     self.give(life, child, place, windows, brief)
-                self.count["empty_selections"] += bool(windows) and not any(windows)
                 life.cursor = min(len(life.rows), life.cursor + sum(map(len, windows)))
             if life.uid in self.handouts:
                 kind, idle, windows, brief = self.handouts[life.uid]
@@ -652,8 +657,6 @@ class Twin:
                         self.assign(m)
                 if kind == "next":
                     life.cursor += sum(map(len, windows))
-                if idle and not any(windows) and not self.records[life.uid].refused:
-                    self.count["empty_selections"] += 1
 
     def give(self, parent, child, place, windows, brief):
         level = ("short", "standard", "detailed").index(brief)
@@ -667,6 +670,7 @@ class Twin:
         child.rows, child.cursor, child.brief = list(taken), 0, level
         child.skill.row, child.skill.left, child.skill.understood = None, 0, understood
         child.shift = 0
+        self.own_clock[child.uid] = child.clock
         child.clock = max(child.clock, self.records[parent.uid].finish)
         child.handed_rows, child.handed_at = len(window), child.clock
         if child.role == CHECKER:
@@ -692,7 +696,7 @@ class Twin:
                     life.waiting = Waiting(kind, need, life.clock, life.clock + int(self.service["wait_limit_ms"]))
             else:
                 life.clock = r.finish
-            r.arrival = r.finish
+            r.arrival = r.arrival if r.tool == "return" else r.finish
             life.last_result = (self.names.index(r.tool), CODES.index(r.told or r.code), r.value)
             self.serial_ms += r.latency
             life.turn += 1
@@ -702,9 +706,11 @@ class Twin:
     # removal, mail -------------------------------------------------------------------------------------------------------
 
     def remove(self):
+        effect = {}
         for uid in sorted(self.leaving):
             life, r = self.lives[uid], self.records[uid]
             r.end, r.terminated = DESPAWNED, True
+            effect[uid] = life.clock
             self.count["deaths"] += 1
             if life.returned and life.unread:
                 self.count["lost_returns"] += 1
@@ -714,11 +720,14 @@ class Twin:
             while parent in self.leaving:
                 parent = self.lives[parent].parent
             if parent != life.parent and life.uid not in self.leaving:
+                # Whatever an adopted child sends or has sent takes effect no earlier than the despawn itself.
+                life.not_before = max(self.records[parent].finish, life.not_before, effect[life.parent])
+                if life.report is not None:
+                    life.report.arrival = max(life.report.arrival, life.not_before)
+                    if self.records[life.uid].tool == "return":
+                        self.records[life.uid].arrival = life.report.arrival
                 life.parent = parent
                 self.count["adopted"] += 1
-                heir = self.lives[parent]
-                if heir.place is None:
-                    heir.place = None
         for uid in self.leaving:
             self.ended[uid] = life = self.lives.pop(uid)
             self.count["mail_undeliverable"] += life.mail.letters if life.mail else 0
@@ -731,18 +740,19 @@ class Twin:
             receiver = self.lives.get(uid)
             arrival, steps, entries, late, up, load = 0, 0, set(), 0, None, F(0)
             letters.sort(key=lambda letter: letter[:2])
-            ups = [r.finish for _, _, r in letters if r.parent == uid]
+            ups = [max(r.finish, r.life.not_before) for _, _, r in letters if r.parent == uid]
             others = [r.finish for _, _, r in letters if r.parent != uid]
             arrival = max(ups + others)
-            if others and receiver.clock > max(others):
-                late = receiver.clock - max(others)
-                arrival = max(arrival, receiver.clock)
+            clock = self.own_clock.get(uid, receiver.clock) if LATE_BEFORE_WORK else receiver.clock
+            if others and clock > max(others):
+                late = clock - max(others)
+                arrival = max(arrival, clock)
             for _, sender, r in letters:
                 up = up or r.parent == uid
                 steps = max(steps, self.records[sender].life.steps)
                 entries |= r.chosen
                 load += self.reading["per_message"] + F(r.sent) * self.reading["per_claim"][r.full]
-            self.count["mail_late"] += late > 0
+            self.count["mail_late"] += len(others) if late else 0
             self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
             receiver.mail.letters = len(letters)
@@ -774,24 +784,27 @@ class Twin:
         clock = life.clock if clock is None else clock
         return [c for c in self.children(life) if c.returned and c.unread and c.report.arrival <= clock]
 
+    def read_returns(self, life, r):
+        """What reading costs a reader's attention, and which claims survive it."""
+        offered = set()
+        for child in [c for c in self.readable(life) if c.uid not in self.leaving]:
+            child.unread = False
+            life.spent_below += child.report.spent - child.spent_told
+            child.spent_told = child.report.spent
+            life.load = F(life.load + self.reading["per_message"])
+            life.load = F(life.load + child.report.load * F(child.report.count))
+            life.steps = max(life.steps, child.report.steps)
+            offered |= child.report.entries
+            if life.uid == 0:
+                self.told |= child.report.entries
+        chance = min(F(1), self.reading["capacity"] / life.load) if life.load > 0 else F(1)
+        r.kept = {e for e in offered if e not in life.known and e.luck < chance}
+
     def settle(self):
         for life, r in self.doing_tool("aggregate"):
             if life.uid not in self.lives or r.code == "REFUSED":
                 continue
-            offered, load = [], life.load
-            for child in [c for c in self.readable(life, r.clock) if c.uid not in self.leaving]:
-                child.unread = False
-                life.spent_below += child.report.spent - child.spent_told
-                child.spent_told = child.report.spent
-                load = F(load + self.reading["per_message"])
-                load = F(load + child.report.load * F(child.report.count))
-                offered += child.report.entries
-                if life.uid == 0:
-                    self.told |= child.report.entries
-            life.load = load
-            chance = min(F(1), self.reading["capacity"] / load) if load > 0 else F(1)
-            kept = [e for e in offered if e not in life.known and e.luck < chance]
-            new = life.learn(set(kept))
+            new = life.learn(r.kept)
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
@@ -803,6 +816,7 @@ class Twin:
                 self.answer = result
             else:
                 life.known = [e for e in life.known if not e.is_claim or e.value in result[e.row]]
+                life.known.sort(key=lambda e: (e.row, e.k))
 
     def gain(self, answer, winners):
         """What a new answer is worth more than the old one, row by row, goes to those whose claims lead the rows."""
@@ -825,13 +839,14 @@ class Twin:
     # waits and gate ----------------------------------------------------------------------------------------------------------
 
     def release(self):
-        for life in sorted(self.lives.values(), key=lambda life: -life.depth):
+        clock = {life.uid: life.clock for life in self.lives.values()}  # nobody waits for a release of this tick
+        for life in self.lives.values():
             life.blocked = False
             kids = self.children(life)
             running = [c for c in kids if not c.returned]
             if life.waiting is not None:
                 wait = life.waiting
-                coming = [c.report.arrival for c in kids if c.returned and c.unread and c.report.arrival > life.clock]
+                coming = [c.report.arrival for c in kids if c.returned and c.report.arrival > life.clock]
                 if wait.kind == "one" and life.mail is not None:
                     coming.append(life.mail.arrival)
                 target, coming = wait.deadline, sorted(coming)
@@ -841,14 +856,14 @@ class Twin:
                     arrives = coming[0] if coming else None
                 if arrives is not None:
                     target = min(target, arrives)
-                if all(c.clock >= target for c in running):
+                if all(clock[c.uid] >= target for c in running):
                     life.clock = max(life.clock, target)
                     wait.need -= sum(1 for arrival in coming if arrival <= life.clock)
                     if wait.kind != "half" or wait.need <= 0 or target == wait.deadline:
                         life.waiting = None
                         life.lifted = life.lifted or target == wait.deadline
                     self.take_mail(life)
-            life.blocked = life.waiting is not None or any(c.clock < life.clock for c in running)
+            life.blocked = life.waiting is not None or any(clock[c.uid] < life.clock for c in running)
 
     # what is seen --------------------------------------------------------------------------------------------------------------
 
@@ -866,6 +881,7 @@ class Twin:
         bounds["wait_for"] = 3 if out else 1
         deeper = self.topology.sub_leads and life.depth + 1 < self.topology.max_depth
         bounds["spawn_role"] = (3 if deeper else 2) if self.topology.spawn else 0
+        bounds["own_claims"] = 1 if life.role == CHECKER else len(claims)
         parent = life.parent >= 0
         if life.role == LEAD:
             if life.depth < self.topology.max_depth:
@@ -893,11 +909,8 @@ class Twin:
         if not self.task.at_limit(life.role, life.skill):
             if life.role != CHECKER and life.rows_left:
                 tools.add("search")
-            bounds["own_claims"] = len(claims)
             if life.role == LEAD and claims:
                 tools.add("check")
-            if life.role == CHECKER:
-                bounds["own_claims"] = 1
             if life.role == CHECKER and life.rows_left:
                 tools.add("check")
         if self.options["lead_blocks"] and out and not unread and not life.lifted:

@@ -162,7 +162,7 @@ def observation(twin, here) -> dict:
                     child in away,
                     child.brief,
                     child.handed_rows / m,
-                    (life.clock - child.handed_at) / 60_000,
+                    max(0, life.clock - child.handed_at) / 60_000,
                     child.report.count / m if child.report and child not in away else 0,
                 )
             for row in range(m):
