@@ -29,6 +29,7 @@ DESPAWNED, WITH_EPISODE = 1, 2
 AGAIN_IS_CUT = True  # `again`: a chunk that crosses the end of the parent's window is cut there, not turned round
 AGAIN_COUNTS_ALL = True  # rows of such a chunk count as handed out although nobody got them, each once a hand-out
 
+MIXED_COUNTS_ALL = True  # rows handed to sub-leads count at once if a worker is handed rows by the same call
 LATE_BEFORE_WORK = True  # mail to a child that is handed work in the tick: late by its clock before, not after it
 
 
@@ -76,6 +77,7 @@ class Life:
     cursor: int = 0
     skill: Skill = field(default_factory=Skill)
     known: list = field(default_factory=list)
+    known_before: int = 0  # how many entries were known at the start of the tick
     sent: set = field(default_factory=set)
     load: np.float32 = F(0)
     returned: bool = False
@@ -98,8 +100,9 @@ class Life:
         return len(self.rows) - self.cursor
 
     def learn(self, entries) -> list:
+        """Add entries; what is learnt in one tick is in the order of the log."""
         new = [e for e in entries if e not in self.known]
-        self.known += sorted(new, key=lambda e: (e.row, e.k))
+        self.known[self.known_before :] = sorted([*self.known[self.known_before :], *new], key=lambda e: (e.row, e.k))
         return new
 
 
@@ -240,8 +243,10 @@ class Twin:
         self.clocks()
         self.remove()
         self.arrivals()
-        self.settle()
         self.release()
+        for life in self.lives.values():
+            self.take_mail(life)
+        self.settle()
         self.tick += 1
         self.look()
         self.reward()
@@ -304,6 +309,7 @@ class Twin:
     def check(self, turns):
         self.records = {}
         for uid, life in self.lives.items():
+            life.known_before = len(life.known)
             tokens = [int(x) for x in turns[life.slot]]
             r = Record(life, tokens=tokens, clock=life.clock, arrival=life.clock, parent=life.parent)
             r.acting = not life.returned and not life.blocked
@@ -492,14 +498,13 @@ class Twin:
         r.sent = len(r.originals)
 
     def best(self, known):
-        """The leading claim of each row: by verdicts, then confidence, then the order of the log."""
+        """The most confident claim of each row, the earliest in the log among equals."""
         leading = []
         for m in range(self.num_rows):
             entries = [e for e in known if e.row == m]
-            judged = lambda e, of=entries: sum((1 if v.accepts else -1) for v in of if v.on is e)
             claims = [e for e in entries if e.is_claim]
             if claims:
-                leading.append(max(claims, key=lambda e: (judged(e), e.confidence, -e.k)))
+                leading.append(max(claims, key=lambda e: (e.confidence, -e.k)))
         return leading
 
     # returns, messages -----------------------------------------------------------------------------------------------
@@ -583,6 +588,7 @@ class Twin:
                 entry.garbled = out.garbled
                 self.record(out.garbled)
             life.learn([entry])
+            life.known_before = len(life.known)
             r.tainted = entry.tainted
 
     def next_claim(self, life, claim):
@@ -645,6 +651,9 @@ class Twin:
                     child.steps = life.steps
                     self.newborn.append(child)
                     self.give(life, child, place, windows, brief)
+                    if child.role != LEAD:
+                        for m in windows[place]:
+                            self.assign(m)
                 life.cursor = min(len(life.rows), life.cursor + sum(map(len, windows)))
             if life.uid in self.handouts:
                 kind, idle, windows, brief = self.handouts[life.uid]
@@ -652,8 +661,13 @@ class Twin:
                     child.returned = False
                     child.steps = max(child.steps, life.steps)
                     self.give(life, child, place, windows, brief)
-                if any(child.role != LEAD for child in idle):
-                    for m in self.counted.get(life.uid, ()):
+                counted = [w for w, c in zip(windows, idle) if c.role != LEAD]
+                if MIXED_COUNTS_ALL and counted:
+                    counted = windows
+                if counted and life.uid in self.counted:
+                    counted = [self.counted[life.uid]]
+                for window in counted:
+                    for m in window:
                         self.assign(m)
                 if kind == "next":
                     life.cursor += sum(map(len, windows))
@@ -676,9 +690,6 @@ class Twin:
         if child.role == CHECKER:
             self.handed_now[child.uid] = child.learn(parent.known)
         child.sent = set(child.known)
-        if child.role != LEAD and parent.uid not in self.counted:
-            for m in window:
-                self.assign(m)
 
     # clocks --------------------------------------------------------------------------------------------------------------
 
@@ -757,22 +768,22 @@ class Twin:
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
             receiver.mail.letters = len(letters)
             receiver.mail.up = up
-        for life in self.lives.values():
-            self.take_mail(life)
-
     def take_mail(self, life):
         mail = life.mail
         if mail is None or mail.arrival > life.clock or life.returned:
             return
         life.mail = None
         self.count["mail_delivered"] += mail.letters
+        entries = mail.entries
+        if life.place is not None:  # mail to a parent weighs on its attention like a return
+            life.load = F(life.load + mail.load)
+            chance = self.survives(life)
+            entries = {e for e in entries if e.luck < chance}
         handed = self.handed_now.get(life.uid, ())
-        life.sent -= {e for e in mail.entries if e in handed}
-        new = life.learn(mail.entries) + [e for e in mail.entries if e in handed]
+        life.sent -= {e for e in entries if e in handed}
+        new = life.learn(entries) + [e for e in entries if e in handed]
         life.lifted = True
         life.steps = max(life.steps, mail.steps)
-        if life.place is not None:
-            life.load = F(life.load + mail.load)
         if life.uid in self.records:
             self.records[life.uid].received += len(new)
             self.records[life.uid].tainted |= any(e.tainted for e in new)
@@ -797,8 +808,12 @@ class Twin:
             offered |= child.report.entries
             if life.uid == 0:
                 self.told |= child.report.entries
-        chance = min(F(1), self.reading["capacity"] / life.load) if life.load > 0 else F(1)
+        chance = self.survives(life)
         r.kept = {e for e in offered if e not in life.known and e.luck < chance}
+
+    def survives(self, life):
+        """Chance of a claim to survive a reader's load."""
+        return min(F(1), self.reading["capacity"] / life.load) if life.load > 0 else F(1)
 
     def settle(self):
         for life, r in self.doing_tool("aggregate"):
@@ -848,7 +863,7 @@ class Twin:
                 wait = life.waiting
                 coming = [c.report.arrival for c in kids if c.returned and c.report.arrival > life.clock]
                 if wait.kind == "one" and life.mail is not None:
-                    coming.append(life.mail.arrival)
+                    coming.append(max(life.mail.arrival, life.clock))
                 target, coming = wait.deadline, sorted(coming)
                 if wait.kind == "all":
                     arrives = coming[-1] if coming and not running else None
@@ -857,12 +872,12 @@ class Twin:
                 if arrives is not None:
                     target = min(target, arrives)
                 if all(clock[c.uid] >= target for c in running):
+                    late = arrives is None or wait.deadline < arrives
                     life.clock = max(life.clock, target)
                     wait.need -= sum(1 for arrival in coming if arrival <= life.clock)
-                    if wait.kind != "half" or wait.need <= 0 or target == wait.deadline:
+                    if wait.kind != "half" or wait.need <= 0 or late:
                         life.waiting = None
-                        life.lifted = life.lifted or target == wait.deadline
-                    self.take_mail(life)
+                        life.lifted = life.lifted or late
             life.blocked = life.waiting is not None or any(clock[c.uid] < life.clock for c in running)
 
     # what is seen --------------------------------------------------------------------------------------------------------------
@@ -892,7 +907,7 @@ class Twin:
             if kids:
                 bounds["child_rows"] = min(len(kids), rows)
                 tools.add("despawn")
-            if kids or life.known:
+            if kids or claims:
                 tools.add("aggregate")
             if not parent:
                 tools.add("stop")

@@ -208,7 +208,8 @@ class Search:
             accepts = bool(u < p["check_accept"][int(self.rows[claim.row].hard)])
         else:
             accepts = bool(u >= p["check_reject"])
-        verdict = Entry(claim.row, -1, uid, claim.value, F(0), F(0), on=claim, accepts=accepts)
+        fixed = luck.unit(draw(luck.CLAIM)[1])
+        verdict = Entry(claim.row, -1, uid, claim.value, F(0), fixed, on=claim, accepts=accepts)
         code = "ACCEPTED" if accepts else "REJECTED"
         return Outcome(code, verdict=verdict, tool_reward=0.01)
 
