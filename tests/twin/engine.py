@@ -8,18 +8,31 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import luck
-from .search import CHECKER, LEAD, ROLES, Search, Skill
+from twin import luck
+from twin.search import CHECKER, LEAD, ROLES, Search, Skill
 
 F = np.float32
-CHANNELS = (
-    "team individual role process tool debate orchestration_parallel orchestration_finish orchestration_speedup "
-    "orchestration_split orchestration_aggregation"
-).split()
+CHANNELS = [
+    "team",
+    "individual",
+    "role",
+    "process",
+    "tool",
+    "debate",
+    "orchestration_parallel",
+    "orchestration_finish",
+    "orchestration_speedup",
+    "orchestration_split",
+    "orchestration_aggregation",
+]
 TASK, ORCHESTRATION, MESSAGE, TOOL = range(4)  # purposes of tokens
-KINDS = dict(zip("wait spawn delegate message return aggregate despawn stop".split(), (0, 1, 2, 3, 4, 5, 7, 8)))
-DECISIONS = dict(zip("wait spawn delegate message return aggregate despawn stop".split(), (3, 1, 2, 3, 3, 4, 1, 5)))
-CODES = "NOTHING DONE IN_PROGRESS FOUND EMPTY FAULT REFUSED ILLEGAL ACCEPTED REJECTED".split()
+KINDS = dict(
+    zip(["wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop"], (0, 1, 2, 3, 4, 5, 7, 8))
+)
+DECISIONS = dict(
+    zip(["wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop"], (3, 1, 2, 3, 3, 4, 1, 5))
+)
+CODES = ["NOTHING", "DONE", "IN_PROGRESS", "FOUND", "EMPTY", "FAULT", "REFUSED", "ILLEGAL", "ACCEPTED", "REJECTED"]
 GROUPS = {"parent": 1, "children": 2, "peers": 3}
 STOPPED, BUDGET, HORIZON = 1, 2, 3
 DESPAWNED, WITH_EPISODE = 1, 2
@@ -178,9 +191,26 @@ class Twin:
         self.ended = {}
         self.late = {}
         self.count = dict.fromkeys(
-            "turns decisions births returned_lives deaths adopted illegal refused_births refused_places refused_rows "
-            "refused_claims empty_selections lost_returns mail_sent mail_delivered mail_undeliverable mail_late "
-            "mail_late_ms".split(),
+            [
+                "turns",
+                "decisions",
+                "births",
+                "returned_lives",
+                "deaths",
+                "adopted",
+                "illegal",
+                "refused_births",
+                "refused_places",
+                "refused_rows",
+                "refused_claims",
+                "empty_selections",
+                "lost_returns",
+                "mail_sent",
+                "mail_delivered",
+                "mail_undeliverable",
+                "mail_late",
+                "mail_late_ms",
+            ],
             0,
         )
         self.tokens = [0, 0, 0, 0]
@@ -517,7 +547,15 @@ class Twin:
             self.count["returned_lives"] += first
             self.returned |= {life.uid} if first else set()
             load = F(self.reading["per_claim"][r.full])
-            life.report = Mail(life.uid, max(r.finish, life.not_before), r.chosen, load, life.steps, life.spent + life.spent_below, r.sent)
+            life.report = Mail(
+                life.uid,
+                max(r.finish, life.not_before),
+                r.chosen,
+                load,
+                life.steps,
+                life.spent + life.spent_below,
+                r.sent,
+            )
             life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
         self.post = {}
@@ -768,6 +806,7 @@ class Twin:
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
             receiver.mail.letters = len(letters)
             receiver.mail.up = up
+
     def take_mail(self, life):
         mail = life.mail
         if mail is None or mail.arrival > life.clock or life.returned:
@@ -954,7 +993,9 @@ class Twin:
         if not n:
             return
         told = self.told | set(self.root.known)
-        best = [{row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.task.rows)]
+        best = [
+            {row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.task.rows)
+        ]
         best = self.task.f1([x if row.answerable else set() for x, row in zip(best, self.task.rows)])
         serial = max(F(self.serial_ms / 1000), F(1e-3))
         self.records[0].channels |= {

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from . import luck
-from .engine import CHANNELS, CODES, DECISIONS, KINDS, F
-from .search import CHECKER, LEAD, ROLES, SEARCHER
+from twin.engine import CHANNELS, CODES, DECISIONS, KINDS, F
+from twin.search import CHECKER, LEAD, SEARCHER
 
 BOUNDS = ("wait_for", "spawn_role", "idle_rows", "child_rows", "own_claims")
 
@@ -23,9 +22,7 @@ def time_step(twin) -> dict:
         records[r.life.slot] = r
     alive = [life is not None and life.uid in twin.lives and not twin.last for life in seen]
     here = [life if up else None for life, up in zip(seen, alive)]
-    channels = {
-        name: np.asarray([r.channels[name] if r else 0 for r in records], F) for name in CHANNELS
-    }
+    channels = {name: np.asarray([r.channels[name] if r else 0 for r in records], F) for name in CHANNELS}
     reward = sum((twin.weights[name] * values for name, values in channels.items()), np.zeros(n, F))
     column = lambda what, empty, kind: np.asarray([empty if x is None else what(x) for x in seen], kind)
     return {
@@ -188,10 +185,3 @@ def board_row(twin, life, row) -> tuple:
         top.accepts,
         top.rejects,
     )
-
-
-def seeds(key_words) -> tuple[int, int]:
-    return tuple(int(word) for word in key_words)
-
-
-_ = luck

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import luck
+from twin import luck
 
 LEAD, SEARCHER, CHECKER = range(3)
 ROLES = ("lead", "searcher", "checker")
