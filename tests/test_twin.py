@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "topology": "hierarchical",
         "capacity": 12,
         "num_subtasks": 12,
+        "claims_per_row": 2,
         "max_ticks": 120,
         "lead_blocks": False,
         "max_tokens": 60_000,
@@ -221,7 +222,7 @@ ALWAYS = (
     *(("wait", what) for what in ("one", "half", "all")),
     *(f"info.{name}" for name in ("adopted", "illegal", "refused_births", "refused_claims", "empty_selections")),
     *(f"info.{name}" for name in ("lost_returns", "mail_undeliverable", "mail_late", "mail_in_flight", "beyond_end_s")),
-    *(f"info.{name}" for name in ("quality", "row_f1", "critical_steps", "returned_lives", "deaths")),
+    *(f"info.{name}" for name in ("quality", "critical_steps", "returned_lives", "deaths")),
     ("stop_reason", STOPPED),
     "late",
 )
@@ -242,8 +243,7 @@ def test_the_hash_of_luck():
 
 def test_engine_and_twin_agree():
     tally = Tally()
-    play_and_compare("swarm", 24, 122, 0, tally)
-    play_and_compare("deep", 16, 122, 5, tally)
+    play_and_compare("deep", 60, 70, 5, tally)
     assert_happened(tally, *ALWAYS)
     assert tally.ticks > 2_000
 
@@ -253,6 +253,8 @@ def test_engine_and_twin_agree_in_500_episodes():
     tally = Tally()
     for name, episodes in SLOW.items():
         play_and_compare(name, episodes, environment(name).spec.max_ticks + 2, 11, tally)
-    assert_happened(tally, *ALWAYS, ("stop_reason", BUDGET), ("stop_reason", HORIZON), ("depth", 3), "info.success")
+    assert_happened(
+        tally, *ALWAYS, ("stop_reason", BUDGET), ("stop_reason", HORIZON), ("depth", 3), "info.success", "info.row_f1"
+    )
     assert_happened(tally, "info.refused_rows", "info.refused_places")
     assert tally.episodes >= 500

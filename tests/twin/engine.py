@@ -5,6 +5,7 @@ Nothing here is shared with the engine but the grammar of turns, the numbers of 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -12,29 +13,22 @@ from twin import luck
 from twin.search import CHECKER, LEAD, ROLES, Search, Skill
 
 F = np.float32
-CHANNELS = [
-    "team",
-    "individual",
-    "role",
-    "process",
-    "tool",
-    "debate",
-    "orchestration_parallel",
-    "orchestration_finish",
-    "orchestration_speedup",
-    "orchestration_split",
-    "orchestration_aggregation",
-]
+ZERO = F(0)
+CHANNELS = (
+    *("team", "individual", "role", "process", "tool", "debate"),
+    *(f"orchestration_{name}" for name in ("parallel", "finish", "speedup", "split", "aggregation")),
+)
 TASK, ORCHESTRATION, MESSAGE, TOOL = range(4)  # purposes of tokens
-KINDS = dict(
-    zip(["wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop"], (0, 1, 2, 3, 4, 5, 7, 8))
-)
-DECISIONS = dict(
-    zip(["wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop"], (3, 1, 2, 3, 3, 4, 1, 5))
-)
+KINDS = {"wait": 0, "spawn": 1, "delegate": 2, "message": 3, "return": 4, "aggregate": 5, "despawn": 7, "stop": 8}
+DECISIONS = {"wait": 3, "spawn": 1, "delegate": 2, "message": 3, "return": 3, "aggregate": 4, "despawn": 1, "stop": 5}
 CODES = ["NOTHING", "DONE", "IN_PROGRESS", "FOUND", "EMPTY", "FAULT", "REFUSED", "ILLEGAL", "ACCEPTED", "REJECTED"]
 GROUPS = {"parent": 1, "children": 2, "peers": 3}
 STOPPED, BUDGET, HORIZON = 1, 2, 3
+COUNTS = (
+    *("turns", "decisions", "births", "returned_lives", "deaths", "adopted", "illegal", "empty_selections"),
+    *("refused_births", "refused_places", "refused_rows", "refused_claims", "lost_returns"),
+    *("mail_sent", "mail_delivered", "mail_undeliverable", "mail_late", "mail_late_ms"),
+)
 DESPAWNED, WITH_EPISODE = 1, 2
 
 
@@ -92,7 +86,7 @@ class Life:
     known: list = field(default_factory=list)
     known_before: int = 0  # how many entries were known at the start of the tick
     sent: set = field(default_factory=set)
-    load: np.float32 = F(0)
+    load: np.float32 = ZERO
     returned: bool = False
     unread: bool = False
     report: Mail | None = None
@@ -190,29 +184,7 @@ class Twin:
         self.stop_reason = 0
         self.ended = {}
         self.late = {}
-        self.count = dict.fromkeys(
-            [
-                "turns",
-                "decisions",
-                "births",
-                "returned_lives",
-                "deaths",
-                "adopted",
-                "illegal",
-                "refused_births",
-                "refused_places",
-                "refused_rows",
-                "refused_claims",
-                "empty_selections",
-                "lost_returns",
-                "mail_sent",
-                "mail_delivered",
-                "mail_undeliverable",
-                "mail_late",
-                "mail_late_ms",
-            ],
-            0,
-        )
+        self.count = dict.fromkeys(COUNTS, 0)
         self.tokens = [0, 0, 0, 0]
         self.serial_ms = 0
         self.beyond_s = 0
@@ -224,7 +196,7 @@ class Twin:
         self.legal = {}
         self.look()
 
-    # who is who ----------------------------------------------------------------------------------------------------
+    # who is who -------------------------------------------------------------------------------------------------
 
     def order(self, lives):
         return sorted(lives, key=lambda life: (life.parent, life.uid))
@@ -254,7 +226,7 @@ class Twin:
         out = [c for c in kids if not self.seen_back(c, life)]
         return kids, idle, unread, out
 
-    # a tick --------------------------------------------------------------------------------------------------------
+    # a tick -----------------------------------------------------------------------------------------------------
 
     def step(self, turns):
         if self.last:
@@ -281,7 +253,7 @@ class Twin:
         self.look()
         self.reward()
 
-    # check ---------------------------------------------------------------------------------------------------------
+    # check ------------------------------------------------------------------------------------------------------
 
     def bounds(self, life):
         return self.legal[life.uid]["bounds"]
@@ -320,7 +292,9 @@ class Twin:
     def read(self, tokens):
         """A call's tool and arguments by name; what the grammar leaves out has its only value."""
         tool = self.tools[tokens[0]]
-        args = {argument.name: argument.values[token] for argument, token in zip(tool.arguments, tokens[1:])}
+        args = {
+            argument.name: argument.values[token] for argument, token in zip(tool.arguments, tokens[1:], strict=False)
+        }
         only = {
             "spawn": {
                 "role": self.options_spawnable()[:1],
@@ -438,7 +412,7 @@ class Twin:
         if kind in ("missing", "conflicting"):
             room = 4 * self.num_rows - self.queue
             taken = []
-            for i, window in enumerate(windows):
+            for window in windows:
                 keep = window[: max(room - appended, 0)]
                 r.refused += len(window) - len(keep)
                 appended += len(keep)
@@ -458,7 +432,7 @@ class Twin:
         values = {e.value for e in life.known if e.row == m and e.is_claim}
         return not values if kind == "missing" else len(values) > 1
 
-    # bill ----------------------------------------------------------------------------------------------------------
+    # bill -------------------------------------------------------------------------------------------------------
 
     def bill(self):
         for life in self.doing:
@@ -537,7 +511,7 @@ class Twin:
                 leading.append(max(claims, key=lambda e: (e.confidence, -e.k)))
         return leading
 
-    # returns, messages -----------------------------------------------------------------------------------------------
+    # returns, messages ------------------------------------------------------------------------------------------
 
     def effects(self):
         for life, r in self.doing_tool("return"):
@@ -584,7 +558,7 @@ class Twin:
                 rank = 0 if life.uid == receiver.parent else (2 if r.group == 3 else 1)
                 self.post.setdefault(receiver.uid, []).append((rank, life.uid, r))
 
-    # task tools ------------------------------------------------------------------------------------------------------
+    # task tools -------------------------------------------------------------------------------------------------
 
     def newest(self, life):
         """Claims a life can name, newest first."""
@@ -595,11 +569,10 @@ class Twin:
         load = sum(1 for _ in self.doing_tool("search", "check"))
         fresh = []
         for life, r in self.doing_tool("search", "check"):
-            draw = lambda purpose, life=life: luck.draw(self.luck_key, life.lineage, life.turn, purpose)
+            draw = partial(luck.draw, self.luck_key, life.lineage, life.turn)
             if r.tool == "search":
                 upcoming = life.rows[life.cursor] if life.rows_left else None
-                again = lambda m, life=life: any(e.row == m for e in life.known)
-                out = self.task.search(life.uid, life.skill, upcoming, load, draw, again)
+                out = self.task.search(life.uid, life.skill, upcoming, load, draw, {e.row for e in life.known})
                 if out.takes_row:
                     life.cursor += 1
             else:
@@ -650,7 +623,7 @@ class Twin:
         claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
         return claims[0] if claims else None
 
-    # ends, births, hand-outs -------------------------------------------------------------------------------------------
+    # ends, births, hand-outs ------------------------------------------------------------------------------------
 
     def ends(self):
         root = self.records[0]
@@ -699,7 +672,7 @@ class Twin:
                     child.returned = False
                     child.steps = max(child.steps, life.steps)
                     self.give(life, child, place, windows, brief)
-                counted = [w for w, c in zip(windows, idle) if c.role != LEAD]
+                counted = [w for w, c in zip(windows, idle, strict=True) if c.role != LEAD]
                 if MIXED_COUNTS_ALL and counted:
                     counted = windows
                 if counted and life.uid in self.counted:
@@ -729,7 +702,7 @@ class Twin:
             self.handed_now[child.uid] = child.learn(parent.known)
         child.sent = set(child.known)
 
-    # clocks --------------------------------------------------------------------------------------------------------------
+    # clocks -----------------------------------------------------------------------------------------------------
 
     def clocks(self):
         for life in self.doing:
@@ -752,7 +725,7 @@ class Twin:
         for child in self.newborn:
             self.lives[child.uid] = child
 
-    # removal, mail -------------------------------------------------------------------------------------------------------
+    # removal, mail ----------------------------------------------------------------------------------------------
 
     def remove(self):
         effect = {}
@@ -827,7 +800,7 @@ class Twin:
             self.records[life.uid].received += len(new)
             self.records[life.uid].tainted |= any(e.tainted for e in new)
 
-    # aggregation -----------------------------------------------------------------------------------------------------------
+    # aggregation ------------------------------------------------------------------------------------------------
 
     def readable(self, life, clock=None):
         """Children whose return has arrived by a clock and is unread."""
@@ -890,7 +863,7 @@ class Twin:
         else:
             self.late[uid] = self.late.get(uid, F(0)) + amount
 
-    # waits and gate ----------------------------------------------------------------------------------------------------------
+    # waits and gate ---------------------------------------------------------------------------------------------
 
     def release(self):
         clock = {life.uid: life.clock for life in self.lives.values()}  # nobody waits for a release of this tick
@@ -919,7 +892,7 @@ class Twin:
                         life.lifted = life.lifted or late
             life.blocked = life.waiting is not None or any(clock[c.uid] < life.clock for c in running)
 
-    # what is seen --------------------------------------------------------------------------------------------------------------
+    # what is seen -----------------------------------------------------------------------------------------------
 
     def look(self):
         self.legal = {uid: self.legality(life) for uid, life in self.lives.items()}
@@ -971,7 +944,7 @@ class Twin:
             tools &= {"spawn", "delegate", "message", "despawn", "wait"}
         return {"tools": tools, "whom": whom, "bounds": bounds}
 
-    # rewards ---------------------------------------------------------------------------------------------------------------------
+    # rewards ----------------------------------------------------------------------------------------------------
 
     def reward(self):
         if not self.last:
@@ -996,7 +969,7 @@ class Twin:
         best = [
             {row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.task.rows)
         ]
-        best = self.task.f1([x if row.answerable else set() for x, row in zip(best, self.task.rows)])
+        best = self.task.f1([x if row.answerable else set() for x, row in zip(best, self.task.rows, strict=True)])
         serial = max(F(self.serial_ms / 1000), F(1e-3))
         self.records[0].channels |= {
             "orchestration_parallel": F(min(n, 10) / 10),

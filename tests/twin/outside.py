@@ -21,10 +21,10 @@ def time_step(twin) -> dict:
     for r in twin.records.values():
         records[r.life.slot] = r
     alive = [life is not None and life.uid in twin.lives and not twin.last for life in seen]
-    here = [life if up else None for life, up in zip(seen, alive)]
+    here = [life if up else None for life, up in zip(seen, alive, strict=True)]
     channels = {name: np.asarray([r.channels[name] if r else 0 for r in records], F) for name in CHANNELS}
     reward = sum((twin.weights[name] * values for name, values in channels.items()), np.zeros(n, F))
-    column = lambda what, empty, kind: np.asarray([empty if x is None else what(x) for x in seen], kind)
+    column = lambda what, empty, kind: np.asarray([empty if x is None else what(x) for x in seen], kind)  # noqa: E731
     return {
         "observation": observation(twin, here),
         "legal": legal(twin, here),
@@ -47,7 +47,7 @@ def time_step(twin) -> dict:
 def legal(twin, here) -> dict:
     forced = {"tools": {"wait"}, "whom": set(), "bounds": {"wait_for": 1}}
     rows = [forced if life is None else twin.legal[life.uid] for life in here]
-    bits = lambda names: sum(1 << twin.names.index(name) for name in names)
+    bits = lambda names: sum(1 << twin.names.index(name) for name in names)  # noqa: E731
     return {
         "tools": np.asarray([bits(row["tools"]) for row in rows], np.int32),
         "whom": np.asarray([sum(1 << i for i in row["whom"]) for row in rows], np.int32),
@@ -57,8 +57,8 @@ def legal(twin, here) -> dict:
 
 def events(twin, records, channels) -> dict:
     a = 1 + twin.spec.num_args
-    column = lambda what, empty=0, kind=np.int32: np.asarray([empty if r is None else what(r) for r in records], kind)
-    kind = lambda r: KINDS.get(r.tool, 9)
+    column = lambda what, empty=0, kind=np.int32: np.asarray([empty if r is None else what(r) for r in records], kind)  # noqa: E731
+    kind = lambda r: KINDS.get(r.tool, 9)  # noqa: E731
     return {
         "tick": np.full(len(records), twin.tick, np.int32),
         "uid": column(lambda r: r.life.uid, -1),
@@ -93,7 +93,7 @@ def info(twin) -> dict:
     out = {name: np.asarray(value) for name, value in done.items()}
     out |= {name: np.asarray(value, np.int32) for name, value in twin.count.items()}
     names = ("task", "orchestration", "message", "tool")
-    out |= {f"tokens_{name}": np.asarray(value, np.int32) for name, value in zip(names, twin.tokens)}
+    out |= {f"tokens_{name}": np.asarray(value, np.int32) for name, value in zip(names, twin.tokens, strict=True)}
     root = twin.root
     out |= {
         "tokens": np.asarray(sum(twin.tokens), np.int32),

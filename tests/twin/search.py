@@ -11,6 +11,7 @@ ROLES = ("lead", "searcher", "checker")
 VALUES = 8
 GROUP_ROWS = 8
 F = np.float32
+ZERO = F(0)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Tally:
     value: int
     first: int
     origins: set = field(default_factory=set)
-    confidence: np.float32 = F(0)
+    confidence: np.float32 = ZERO
     accepts: int = 0
     rejects: int = 0
     latest: int = -1
@@ -139,8 +140,8 @@ class Search:
 
     # search --------------------------------------------------------------------------------------------------------
 
-    def search(self, uid, skill, next_row, load, draw, again):
-        """One search turn of a life. `again`: the life already knew something of a row (by row)."""
+    def search(self, uid, skill, next_row, load, draw, rows_known):
+        """One search turn of a life; to search a row one knows something of is a useless repeat."""
         p, work = self.p, draw(luck.WORK)
         before = skill.turns
         skill.turns += 1
@@ -151,7 +152,7 @@ class Search:
             out.code = "FAULT"
             return out
         skill.left -= 1
-        out.tool_reward = -0.01 if again(skill.row) else 0.01
+        out.tool_reward = -0.01 if skill.row in rows_known else 0.01
         if skill.left > 0:
             return out
         m, skill.row, out.takes_row = skill.row, None, True
@@ -263,7 +264,9 @@ class Search:
 
     def info(self, answer):
         right, reported, wanted = self.count_right(answer)
-        exact = [values == ({row.truth} if row.answerable else set()) for values, row in zip(answer, self.rows)]
+        exact = [
+            values == ({row.truth} if row.answerable else set()) for values, row in zip(answer, self.rows, strict=True)
+        ]
         groups = [range(i, min(i + GROUP_ROWS, self.count)) for i in range(0, self.count, GROUP_ROWS)]
         whole = sum(all(exact[m] for m in g) for g in groups)
         told = sum(any(answer[m] for m in g) for g in groups)
