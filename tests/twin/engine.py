@@ -355,19 +355,17 @@ class Twin:
         for life, r in self.doing_tool("spawn"):
             count, role = r.args["count"], r.args["role"]
             fits = min(count, len(self.free_slots), left[role])
-            if life.uid in self.leaving:
+            placeless = life.place is None and not self.free_places and life.uid not in self.leaving
+            if life.uid in self.leaving or placeless:
                 fits = 0
-            if fits and life.place is None:
-                if self.free_places:
-                    life.place = self.free_places.pop(0)
-                else:
-                    fits = 0
-                    self.count["refused_places"] += 1
+            elif life.place is None:
+                life.place = self.free_places.pop(0)
             slots = [self.free_slots.pop(0) for _ in range(fits)]
             left[role] -= fits
             if life.uid not in self.leaving:
                 r.refused = count - fits
-                self.count["refused_births"] += count - fits
+                self.count["refused_places"] += placeless
+                self.count["refused_births"] += 0 if placeless else count - fits
             r.code = "DONE" if fits else "REFUSED"
             self.count["empty_selections"] += fits > 0 and not life.rows_left
             size = self.chunk(r.args["chunk"], life.rows_left, count)

@@ -36,7 +36,7 @@ def time_step(twin) -> dict:
         "uid": column(lambda x: x.uid, -1, np.int32),
         "lineage": np.asarray([(0, 0) if x is None else x.lineage for x in seen], np.uint32),
         "turn": column(lambda x: x.turn, 0, np.int32),
-        "blocked": np.asarray([x is not None and (x.blocked and not x.returned) for x in here]),
+        "blocked": np.asarray([x is not None and x.blocked for x in here]),
         "last": np.asarray(twin.last),
         "stop_reason": np.asarray(twin.stop_reason, np.int32),
         "events": events(twin, records, channels),
@@ -141,7 +141,7 @@ def observation(twin, here) -> dict:
             life.lifted,
             life.handed_out,
             life.returned,
-            life.blocked and not life.returned,
+            life.blocked,
             life.skill.turns / 100,
             life.skill.row is not None,
         )
