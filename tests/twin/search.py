@@ -1,0 +1,281 @@
+"""Search-v0 for the twin: hidden rows, what `search` and `check` find, votes, item-F1. Laws: cards/search.md."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from twin import luck
+
+LEAD, SEARCHER, CHECKER = range(3)
+ROLES = ("lead", "searcher", "checker")
+VALUES = 8
+GROUP_ROWS = 8
+F = np.float32
+ZERO = F(0)
+
+
+@dataclass
+class Row:
+    """What is true of a row and its fixed luck."""
+
+    truth: int
+    answerable: bool
+    hard: bool
+    modal: int  # the modal wrong value, counted from the truth
+    poison: int | None  # the false value a page of this row may show
+    common: np.float32
+    tie: int
+    reject: np.float32
+
+
+@dataclass
+class Entry:
+    """One entry of the claim log: a claim, or a verdict on one."""
+
+    row: int
+    k: int
+    origin: int | tuple
+    value: int
+    confidence: np.float32
+    luck: np.float32
+    tainted: bool = False
+    garbled: "Entry | None" = None  # what a summary sends instead
+    on: "Entry | None" = None  # a verdict: the claim it judges
+    accepts: bool = False
+
+    @property
+    def maker(self) -> int:
+        """Uid of the life whose work it is; a garbled form is no independent origin, but its maker is paid."""
+        return self.origin[1] if isinstance(self.origin, tuple) else self.origin
+
+    @property
+    def is_claim(self) -> bool:
+        return self.on is None
+
+    def __hash__(self):
+        return hash((self.row, self.k))
+
+    def __eq__(self, other):
+        return self is other
+
+
+@dataclass
+class Skill:
+    """A life's own account with the task."""
+
+    turns: int = 0
+    row: int | None = None
+    left: int = 0
+    understood: bool = True
+    next_claim: int = 0
+
+
+@dataclass
+class Outcome:
+    """What one call of a task tool came to; the engine records its entries."""
+
+    code: str
+    value: int = -1
+    claim: Entry | None = None
+    garbled: Entry | None = None
+    verdict: Entry | None = None
+    takes_row: bool = False
+    tool_reward: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Votes on one value of a row."""
+
+    value: int
+    first: int
+    origins: set = field(default_factory=set)
+    confidence: np.float32 = ZERO
+    accepts: int = 0
+    rejects: int = 0
+    latest: int = -1
+
+
+class Search:
+    """Rows of one episode and the laws that act on them."""
+
+    def __init__(self, options, numbers, key, luck_key):
+        self.p = {name: np.asarray(value) for name, value in vars(numbers).items()}
+        self.count = options["num_subtasks"]
+        self.places = options["claims_per_row"]
+        p = self.p
+        self.rows = []
+        for m in range(self.count):
+            w0, w1 = luck.draw(key, luck.TASK, m, luck.ROW)
+            l0, l1 = luck.draw(luck_key, luck.TASK, m, luck.ROW)
+            truth = luck.field(w1, 0, 3)
+            self.rows.append(
+                Row(
+                    truth=truth,
+                    answerable=bool(luck.share(w0, 10, 10) >= p["unanswerable"]),
+                    hard=bool(luck.share(w0, 20, 12) < p["hard"]),
+                    modal=luck.field(w1, 3, 14) % 7,
+                    poison=(truth + 1 + luck.field(w1, 17, 15) % 7) % VALUES
+                    if luck.share(w0, 0, 10) < p["poison"]
+                    else None,
+                    common=luck.share(l1, 16, 16),
+                    tie=l0,
+                    reject=luck.share(l1, 0, 16),
+                )
+            )
+
+    # briefs --------------------------------------------------------------------------------------------------------
+
+    def brief(self, level, words):
+        """Whether a brief is understood, and whether a sibling's window is taken."""
+        understood = luck.unit(words[0]) < self.p["understood"][level]
+        return bool(understood), bool(luck.share(words[1], 0, 16) < self.p["copies"][level])
+
+    def at_limit(self, role, skill):
+        return skill.turns >= int(self.p["limit"][role])
+
+    def faulty(self, word, load):
+        rate = self.p["fault"] * max(F(1), F(load) / self.p["provider_limit"])
+        return bool(luck.share(word, 0, 16) < rate)
+
+    # search --------------------------------------------------------------------------------------------------------
+
+    def search(self, uid, skill, next_row, load, draw, rows_known):
+        """One search turn of a life; to search a row one knows something of is a useless repeat."""
+        p, work = self.p, draw(luck.WORK)
+        before = skill.turns
+        skill.turns += 1
+        out = Outcome("IN_PROGRESS")
+        if skill.row != next_row:  # a row in progress that was handed on is forgotten
+            skill.row, skill.left = next_row, int(p["length"][luck.field(work[0], 16, 10)])
+        if self.faulty(work[0], load):
+            out.code = "FAULT"
+            return out
+        skill.left -= 1
+        out.tool_reward = -0.01 if skill.row in rows_known else 0.01
+        if skill.left > 0:
+            return out
+        m, skill.row, out.takes_row = skill.row, None, True
+        row = self.rows[m]
+        q = p["q"][before]
+        if row.hard:
+            q = q * p["hard_factor"]
+        if not skill.understood:
+            q = q * p["lost_factor"]
+        if not row.answerable:
+            q = F(0)
+        u = row.common if luck.share(work[1], 0, 8) < p["correlation"] else luck.unit(work[1])
+        wrong_rate = p["wrong_rate"][int(skill.understood)]
+        right = bool(u < q)
+        if not right and not u < q + (F(1) - q) * wrong_rate:
+            out.code = "EMPTY"
+            return out
+        outcome, own = draw(luck.OUTCOME), draw(luck.CLAIM)
+        other = (row.modal + 1 + luck.field(outcome[0], 10, 12) % 6) % 7
+        wrong = row.modal if luck.share(outcome[0], 0, 10) < p["modal"] else other
+        value = row.truth if right else (row.truth + 1 + wrong) % VALUES
+        tainted = row.poison is not None and bool(luck.share(outcome[0], 22, 10) < p["poison_hit"])
+        if tainted:
+            value = row.poison
+        confidence = F(p["confidence"][int(right or tainted), luck.field(outcome[1], 0, 10)]) / F(2**16)
+        out.code, out.value = "FOUND", value
+        out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted)
+        if luck.share(own[0], 0, 12) < p["garble"]:
+            twin = self.other_wrong(value, row.truth, luck.field(own[0], 12, 16))
+            out.garbled = Entry(m, -1, ("garbled", uid, m, skill.turns), twin, confidence, luck.unit(own[1]))
+        return out
+
+    def other_wrong(self, value, truth, word):
+        offset = (value - truth - 1) % VALUES
+        step = word % 7 if offset == 7 else (offset + 1 + word % 6) % 7
+        return (truth + 1 + step) % VALUES
+
+    def is_right(self, entry):
+        row = self.rows[entry.row]
+        return row.answerable and entry.value == row.truth
+
+    # check ---------------------------------------------------------------------------------------------------------
+
+    def check(self, uid, skill, claim, load, draw, judged):
+        """One verdict on a claim; `judged`: the caller's earlier verdicts known."""
+        p, work = self.p, draw(luck.WORK)
+        skill.turns += 1
+        if self.faulty(work[0], load):
+            return Outcome("FAULT")
+        if claim is None or judged:
+            return Outcome("REFUSED" if judged else "EMPTY", tool_reward=-0.01)
+        u = luck.unit(work[1])
+        if self.is_right(claim):
+            accepts = bool(u < p["check_accept"][int(self.rows[claim.row].hard)])
+        else:
+            accepts = bool(u >= p["check_reject"])
+        fixed = luck.unit(draw(luck.CLAIM)[1])
+        verdict = Entry(claim.row, -1, uid, claim.value, F(0), fixed, on=claim, accepts=accepts)
+        code = "ACCEPTED" if accepts else "REJECTED"
+        return Outcome(code, verdict=verdict, tool_reward=0.01)
+
+    # votes ---------------------------------------------------------------------------------------------------------
+
+    def tallies(self, entries):
+        """Votes per value among known entries of one row, in the order of the log."""
+        found = {}
+        for entry in sorted(entries, key=lambda e: e.k):
+            if entry.is_claim:
+                tally = found.setdefault(entry.value, Tally(entry.value, entry.k))
+                tally.origins.add(entry.origin)
+                tally.confidence = tally.confidence or entry.confidence
+                tally.latest = entry.k
+        for entry in entries:
+            if not entry.is_claim and entry.value in found:
+                tally = found[entry.value]
+                tally.accepts += entry.accepts
+                tally.rejects += not entry.accepts
+        return list(found.values())
+
+    def decide(self, rule, m, entries):
+        """Values a rule reports for a row, and the claim that leads it."""
+        tallies, row = self.tallies(entries), self.rows[m]
+        if not tallies:
+            return set(), None
+        nibble = lambda t: (row.tie >> (4 * t.value)) & 15  # noqa: E731
+        points = {
+            "last": lambda t: (t.latest,),
+            "majority": lambda t: (len(t.origins),),
+            "union": lambda t: (len(t.origins),),
+            "verdict": lambda t: (len(t.origins) + t.accepts - t.rejects, len(t.origins)),
+            "best": lambda t: (t.accepts - t.rejects, len(t.origins)),
+        }[rule]
+        best = max(tallies, key=lambda t: (*points(t), nibble(t), -t.first))
+        leader = next(e for e in entries if e.is_claim and e.k == (best.latest if rule == "last" else best.first))
+        if rule == "union":
+            return {t.value for t in tallies}, leader
+        all_wrong = not any(row.answerable and t.value == row.truth for t in tallies)
+        if rule != "last" and all_wrong and row.reject < self.p["reject_wrong"]:
+            return set(), None
+        return {best.value}, leader
+
+    def count_right(self, answer):
+        right = sum(row.answerable and row.truth in answer[m] for m, row in enumerate(self.rows))
+        return right, sum(map(len, answer)), sum(row.answerable for row in self.rows)
+
+    def f1(self, answer):
+        right, reported, wanted = self.count_right(answer)
+        return F(2 * right) / F(reported + wanted) if reported + wanted else F(1)
+
+    def info(self, answer):
+        right, reported, wanted = self.count_right(answer)
+        exact = [
+            values == ({row.truth} if row.answerable else set()) for values, row in zip(answer, self.rows, strict=True)
+        ]
+        groups = [range(i, min(i + GROUP_ROWS, self.count)) for i in range(0, self.count, GROUP_ROWS)]
+        whole = sum(all(exact[m] for m in g) for g in groups)
+        told = sum(any(answer[m] for m in g) for g in groups)
+        sought = sum(any(self.rows[m].answerable for m in g) for g in groups)
+        return {
+            "quality": self.f1(answer),
+            "row_f1": F(2 * whole) / F(told + sought) if told + sought else F(1),
+            "success": F(all(exact)),
+            "right": right,
+            "reported": reported,
+            "answerable": wanted,
+        }
