@@ -12,7 +12,7 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 SPEED_ARGS ?=
 
-.PHONY: help setup bench test test-slow check fmt wheel speed docs
+.PHONY: help setup bench test test-slow check fmt wheel speed policies docs
 .DEFAULT_GOAL := help
 
 help:  ## list the verbs
@@ -47,6 +47,10 @@ wheel: $(STAMP)  ## build the wheel and test it alone, from another folder
 
 speed: $(STAMP)  ## steps per second of every task
 	$(BIN)/python -m ddpomdp.bench.speed $(SPEED_ARGS)
+
+policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, learned (half an hour)
+	$(BIN)/python -m ddpomdp_envs.tune_search --out envs/ddpomdp_envs/tuned/search.json
+	$(BIN)/python -m ddpomdp_baselines.make_policies
 
 docs: $(STAMP)  ## check links and run the code in README.md and docs/
 	$(BIN)/python docs/check_docs.py

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ddpomdp.options import UsageError, choose, refusal
+from ddpomdp.options import UsageError, choose, number, refusal, whole
+from ddpomdp_baselines import advantages, losses
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,25 @@ class Algorithm:
         return any(kind != "none" and scope != "batch" for kind, scope in scopes)
 
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    "sample": advantages.SAMPLES,
+    "center": advantages.CENTERS,
+    "center_scope": ("group", "group_agent", "batch"),
+    "scale": advantages.SCALES,
+    "scale_scope": ("group", "group_agent", "batch"),
+    "aggregation": losses.MODES,
+    "ratio": ("clip", "none"),
+    "kl": losses.ESTIMATORS,
+}
+RANGES = {
+    "eps": (0.0, 1.0),
+    "constant": (1e-6, 1e9),
+    "clip_low": (0.0, 1.0),
+    "clip_high": (0.0, 1e6),
+    "kl_weight": (0.0, 1e6),
+    "entropy": (0.0, 1e6),
+}
+
 _DR_MAS = "Dr. MAS, arXiv 2602.08847; langfengQ/DrMAS 19c632bc"
 _AGENT = {"sample": "call", "center_scope": "group_agent", "scale_scope": "group_agent", "dual_clip": 3.0}
 
@@ -99,4 +119,13 @@ def find(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
     for column in changes or {}:
         if column not in columns:
             raise UsageError(refusal("column of the algorithm table", column, columns))
-    return replace(ALGORITHMS[name], **(changes or {}))
+    row = replace(ALGORITHMS[name], **(changes or {}))
+    for column, allowed in CHOICES.items():
+        choose(column, getattr(row, column), allowed)
+    for column, (low, high) in RANGES.items():
+        number(column, getattr(row, column), low, high)
+    whole("ddof", row.ddof, 0, 1)
+    whole("epochs", row.epochs, 1, 1_000)
+    if row.dual_clip is not None:
+        number("dual_clip", row.dual_clip, 1.0 + 1e-6, 1e6)
+    return row

@@ -215,8 +215,13 @@ class Update:
             "loss": sums["loss"],
             "entropy": per_token("entropy"),
             "kl_behaviour": per_token("kl_behaviour"),
-            "gradient_norm": optax.global_norm(gradient),
+            "gradient_norm": norm(gradient),
         }
+
+
+def norm(tree: Any) -> jax.Array:
+    """f32[], root of the sum of squares of all leaves."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 def cell_facts(

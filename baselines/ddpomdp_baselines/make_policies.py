@@ -4,6 +4,7 @@ For each model: `base`, cloned from noisy scripted teams, and `learned`, trained
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +30,19 @@ COMMAND = "python -m ddpomdp_baselines.make_policies"
 ENV, MODELS = "Search-v0", ("strong", "weak")
 HERE = Path(__file__).parent / FOLDER
 
-# What the base policy imitates: (value, how often) of searchers, brief, and what is handed out again after a merge.
-SEARCHERS = ((4, 0.4), (8, 0.4), (12, 0.2))
+# What the base policy imitates, options of policy `swarm` with how often: mostly plain teams with a poor brief, and now
+# and then a wider one, one whose lead searches rows itself, or rows handed out again after the first merge.
+TEAMS: tuple[tuple[dict[str, Any], float], ...] = (
+    ({"n": 4}, 0.3),
+    ({"n": 8}, 0.3),
+    ({"n": 12}, 0.2),
+    ({"n": 7, "lead_rows": 20}, 0.03),
+    ({"n": 9, "lead_rows": 12}, 0.03),
+    ({"n": 11, "lead_rows": 4}, 0.04),
+    ({"n": 6, "spread": True}, 0.03),
+    ({"n": 10, "spread": True}, 0.03),
+    ({"n": 15, "spread": True}, 0.04),
+)
 LEVELS = (("short", 0.5), ("standard", 0.35), ("detailed", 0.15))
 ROUNDS: tuple[tuple[tuple[str, ...], float], ...] = (((), 0.6), (("missing",), 0.2), (("again",), 0.2))
 NOISE = 0.05
@@ -42,11 +54,9 @@ LEARNED: dict[str, Any] = {"algorithm": "dr_mas", "seed": 0, "updates": 300, "op
 def teacher(env: Env) -> NoisyScripts:
     """The noisy scripted teams."""
     scripts, shares = [], []
-    for n, often_n in SEARCHERS:
-        for brief, often_brief in LEVELS:
-            for rounds, often_rounds in ROUNDS:
-                scripts.append(ddpomdp.policy("swarm", env, n=n, brief=brief, rounds=rounds))
-                shares.append(often_n * often_brief * often_rounds)
+    for (team, share), (brief, often), (rounds, seldom) in itertools.product(TEAMS, LEVELS, ROUNDS):
+        scripts.append(ddpomdp.policy("swarm", env, **team, brief=brief, rounds=rounds))
+        shares.append(share * often * seldom)
     return NoisyScripts(env, tuple(scripts), tuple(shares), NOISE)
 
 
@@ -69,7 +79,7 @@ def make_base(env: Env, folder: Path, updates: int) -> None:
         params = clone(env, taught, network, seed=CLONE["seed"], updates=updates, advance=advance)
     about = {
         "command": COMMAND,
-        "cloned_from": {"searchers": SEARCHERS, "briefs": LEVELS, "rounds": ROUNDS, "noise": NOISE},
+        "cloned_from": {"teams": TEAMS, "briefs": LEVELS, "rounds": ROUNDS, "noise": NOISE},
         "clone": {**CLONE, "updates": updates},
         "habits": habits(env, network, params),
         "evaluation": means(evaluate(env, network, params)),

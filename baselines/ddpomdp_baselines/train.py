@@ -260,7 +260,6 @@ def _check(options: Options, row: Algorithm, env: Env) -> None:
     number("learning_rate", options.learning_rate, 0.0, 1e3)
     number("max_norm", options.max_norm, 1e-12, 1e12)
     whole("width", options.width, 1, 4_096)
-    whole("epochs", row.epochs, 1, 1_000)
     whole("save_every", options.save_every, 1, 10**9)
     whole("eval_episodes", options.eval_episodes, 0, 10**6)
     whole("devices", options.devices, 1, jax.device_count())

@@ -101,7 +101,7 @@ class Metrics:
 
     def __call__(self, options: dict[str, Any]) -> int:
         """Compute and print."""
-        from ddpomdp.cli import _print_table
+        from ddpomdp.cli import print_table
         from ddpomdp.trace import Trace, measures
 
         _no_options("metrics", options)
@@ -121,9 +121,9 @@ class Metrics:
             )
             for name, measure in found.items()
         ]
-        _print_table(("metric", "value", "layer", "", "from"), rows)
+        print_table(("metric", "value", "layer", "", "from"), rows)
         print(f"\nlayers with a value: {', '.join(present) or 'none'}\n")
-        _print_table(("scale", ""), [(name.replace("_", " "), _shown(str(value))) for name, value in scale.items()])
+        print_table(("scale", ""), [(name.replace("_", " "), _shown(str(value))) for name, value in scale.items()])
         return 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ddpomdp.enums import StopReason
 from ddpomdp.env import Env
 from ddpomdp.params import Params
-from ddpomdp.rollouts import Rollout, late_reward
+from ddpomdp.rollouts import Rollout, late_reward, left_early
 from ddpomdp.state import State
 from ddpomdp.timestep import TimeStep
 from ddpomdp.trace import records
@@ -64,16 +64,17 @@ def replay(trace: Trace, env: Env | None = None) -> Rollout:
         state = reached
     assert state is not None  # a trace has at least one tick
     stack = lambda trees: jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *trees)  # noqa: E731
-    stacked = stack(after)
-    late = late_reward(state, stacked, made[1].weights)
+    first, then = stack(seen), stack(after)
+    team = jnp.sum(then.team_return)
+    late = late_reward(state, then.events.uid, left_early(first, then), team, made[1].weights)
     _check_late(trace.head or {}, np.asarray(late))
     zero = jnp.zeros((len(turns), *turns[0].shape), jnp.float32)
     return Rollout(
-        ts=stack(seen),
+        ts=first,
         turns=jnp.asarray(np.stack(turns)),
         logp=zero,
         aux={},
-        next_ts=stacked,
+        next_ts=then,
         late_reward=late,
         state=state,
     )
