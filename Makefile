@@ -45,8 +45,9 @@ wheel: $(STAMP)  ## build the wheel and test it alone, from another folder
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tests/check_wheel.py dist
 
-speed: $(STAMP)  ## steps per second of every task
+speed: $(STAMP)  ## steps per second of every task, decisions per second of learning
 	$(BIN)/python -m ddpomdp.bench.speed $(SPEED_ARGS)
+	$(BIN)/python -m ddpomdp_baselines.speed
 
 policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, learned (half an hour)
 	$(BIN)/python -m ddpomdp_envs.tune_search --out envs/ddpomdp_envs/tuned/search.json

@@ -343,7 +343,7 @@ def learning() -> Suite:
             "preset": "small",
             "models": list(MODELS),
             "algorithms": ["grpo", "dr_mas"],
-            "updates": 200,
+            "updates": 150,
         },
         metrics=(REWARD, QUALITY, TOKENS, WALL_S),
         group_by=("env", "preset", "model", "policy"),
