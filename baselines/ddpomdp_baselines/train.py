@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,6 @@ def train(
       FloatingPointError: ten updates in a row were not finite.
     """
     plan = planned(env_id, algorithm, env_options or {}, options or {}, seed, num_seeds, updates, lag, init)
-    check_memory(plan)
     folder = _folder(out, algorithm, resume)
     state = {"learners": plan.learners, "totals": {name: np.zeros(num_seeds) for name in COUNTED}}
     steady = not reward_spec(plan.env.options["reward"]).schedule  # else the schedule's end depends on `updates`
@@ -316,7 +315,7 @@ def _one(plan: Plan, state: dict[str, Any], update: int, logs: list[Curves]) -> 
     took = time.perf_counter() - began
     for index, log in enumerate(logs):
         row = {name: float(values[index]) for name, values in metrics.items()}
-        log.write(update, row | {f"total_{name}": float(total[index]) for name, total in totals.items()})
+        log.write(update, row | {f"total_{name}": float(totals[name][index]) for name in COUNTED})
         log.write_timing(update, {"seconds": took})
     if (worst := int(np.max(np.asarray(learners.skipped)))) >= SKIPS:
         raise FloatingPointError(f"{worst} updates in a row were not finite; the last checkpoint is from before them")
@@ -327,30 +326,33 @@ def _one(plan: Plan, state: dict[str, Any], update: int, logs: list[Curves]) -> 
 # Memory ------------------------------------------------------------------------------------------------------------
 
 
-def memory_bytes(update: Update, learners: Learner, env_params: Params) -> dict[str, int]:
+def memory_bytes(update: Update, seeds: int) -> dict[str, int]:
     """What an update will need, before anything is compiled: episodes, statistics of entries, one chunk's gradient.
 
-    Shapes of the first are exact. The others are counts of arrays of the largest shapes; peaks were measured in
-    docs/performance.md.
+    Shapes of the first are exact. The others are counts of arrays of the largest shapes; docs/performance.md has peaks.
     """
-    sizes, network = update.sizes, update.network
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), learners)
-    data = jax.eval_shape(update.play, one, jax.random.key(0), env_params)
-    count = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))  # noqa: E731
-    wide = 1 + network.env.spec.num_args
-    per_decision = 4 * wide * (8 * network.env.spec.vocabulary + 6 * network.width)
-    per_parent = 4 * 4 * network.width * (network.env.spec.num_subtasks + network.env.spec.roster)
-    at_once = 1 if jax.default_backend() == "cpu" else jax.tree.leaves(learners)[0].shape[0]
+    sizes, spec, width = update.sizes, update.env.spec, update.network.width
+    per_decision = 4 * (1 + spec.num_args) * (8 * spec.vocabulary + 6 * width)
+    per_parent = 4 * 4 * width * (spec.num_subtasks + spec.roster)
+    at_once = 1 if jax.default_backend() == "cpu" else seeds
+    entries = sizes.groups * sizes.group_size * sizes.num_ticks * spec.capacity
     return {
-        "episodes": at_once * sum(count(leaf) for leaf in jax.tree.leaves(data, is_leaf=lambda x: hasattr(x, "dtype"))),
-        "statistics": at_once * 4 * 12 * data.decides.size,
+        "episodes": at_once * _bytes_of_episodes(update),
+        "statistics": at_once * 4 * 12 * entries,
         "chunk": at_once * (sizes.chunk * per_decision + max(sizes.chunk // 8, 1) * per_parent),
     }
 
 
+@cache
+def _bytes_of_episodes(update: Update) -> int:
+    learner = jax.eval_shape(lambda: start(update.network.init(update.env), update.sizes))
+    data = jax.eval_shape(update.play, learner, jax.random.key(0), update.env.params)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(data))
+
+
 def check_memory(plan: Plan) -> None:
     """Say what an update will need; `UsageError` if this machine has not as much."""
-    parts = memory_bytes(plan.update, plan.learners, plan.env.params)
+    parts = memory_bytes(plan.update, len(plan.seeds))
     need = sum(parts.values())
     shown = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
