@@ -24,4 +24,6 @@ def load(group: str, name: str, what: str) -> Any:
     try:
         return points[name].load()
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{what} {name!r} cannot be loaded from {points[name].value}: {error}") from error
+        dist = getattr(points[name].dist, "name", None)
+        hint = f"; pip install '{dist}[all]'" if dist and isinstance(error, ModuleNotFoundError) else ""
+        raise UsageError(f"{what} {name!r} cannot be loaded from {points[name].value}: {error}{hint}") from error

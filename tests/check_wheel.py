@@ -47,7 +47,15 @@ def check_alone(wheel: Path) -> None:
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints, str(wheel))
         run(python, "-c", "import ddpomdp, ddpomdp_envs, ddpomdp_baselines")
         run(python, "wheel_smoke.py")
-        run(str(environment / "bin" / "ddpomdp"), "envs")
+        ddpomdp = str(environment / "bin" / "ddpomdp")
+        run(ddpomdp, "envs")
+        for words in (("train", "dr_mas", "Search-v0"), ("play", "Search-v0", "--policy", "base")):
+            lacks = subprocess.run([ddpomdp, *words], cwd=elsewhere, env=clean, capture_output=True, text=True)
+            said = lacks.stderr.strip()
+            if lacks.returncode != 2 or "ddpomdp[all]" not in said or "\n" in said:
+                sys.exit(f"{words[0]} without its extra: exit code {lacks.returncode}, {said!r}")
+        run(python, "-m", "pip", "install", "--quiet", "-c", constraints, f"{wheel}[baselines]")
+        run(ddpomdp, "train", "dr_mas", "Search-v0", "updates=20", "eval_episodes=0", "--out", "run")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from ddpomdp.cli import Positional, arg
 from ddpomdp.options import UsageError, choose, refusal
+from ddpomdp_baselines import algorithms  # also tells at once, in one line, if the extra `baselines` is missing
 
 RUN = ("seed", "num_seeds", "updates", "lag", "init")
 
@@ -33,8 +34,6 @@ class Train:
 
     def __call__(self, options: dict[str, Any]) -> int:
         """Train."""
-        from ddpomdp_baselines import algorithms
-
         choose("algorithm", self.algorithm, algorithms.names())
         of_env = options.pop("env", {})
         if not isinstance(of_env, dict):
