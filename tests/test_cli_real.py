@@ -40,7 +40,7 @@ def empty_folder(monkeypatch, tmp_path):
         (("play", "Search-v0", "--policy", "swarm", "policy.n=99"), ("n: got 99", "1 to 15")),
         (("play", "Search-v0", "policy=swarm"), ("named by --policy",)),
         (("bench", "quik"), ("unknown suite 'quik'", "did you mean quick?")),
-        (("bench", "quick", "policies=swam"), ("unknown policy 'swam'", "allowed: random")),
+        (("bench", "quick", "policies=swam"), ("unknown policy 'swam'", "allowed: base")),
         (("bench", "quick", "models=stong"), ("unknown model 'stong'", "did you mean strong?")),
         (("bench", "quick", "preset=smal"), ("unknown preset 'smal'",)),
         (("bench", "calibration", "episodes=0"), ("episodes: got 0",)),

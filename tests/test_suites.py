@@ -17,6 +17,7 @@ from ddpomdp.bench.workers import require_portable
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=single,swarm-4-standard,swarm-12-standard"]
+QUICK += ["updates=2"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,9 @@ def quick_run(tmp_path_factory):
 
 
 def rows_of(folder):
-    return [json.loads(line) for path in (folder / "rows").glob("*.jsonl") for line in path.read_text().splitlines()]
+    """Rows of episodes; those of training runs have no policy."""
+    rows = [json.loads(line) for path in (folder / "rows").glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [row for row in rows if "policy" in row]
 
 
 def test_quick_is_complete_and_every_number_follows_from_its_rows(quick_run, capsys):
@@ -73,9 +76,43 @@ def test_quick_report_shows_tables_curves_and_traces(quick_run):
         "Width and brief, weak model",
         "A swarm of 12 searchers",
         "One agent does it all",
+        "A short training run",
     ):
         assert words in page
     assert len(list((quick_run / "pictures").rglob("*.png"))) == 2
+
+
+def test_quick_trains(quick_run):
+    path = quick_run / "rows" / "Search-v0.small.strong.train-dr_mas.s0.jsonl"
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [row["update"] for row in rows] == [1, 2]
+    (line,) = json.loads((quick_run / "results.json").read_text("utf-8"))["analysis"]["training"]
+    assert (line["first"], line["last"]) == (rows[0]["reward"], rows[1]["reward"])
+    assert line["decisions"] == rows[1]["total_decisions"] > 64 * 50
+
+
+def test_learning_pairs_episodes_and_seeds():
+    """Two seeds and three episodes by hand: differences .1 .2 .3 and .3 .4 .5."""
+    suite = find("learning")
+    _, cells = suite.plan({"episodes": 3, "seeds": [0, 1], "models": ["weak"], "algorithms": ["grpo"], "updates": 1})
+    assert [cell.settings["policy"] for cell in cells] == ["base", "heuristic", "single", "learned", "grpo", "grpo"]
+    totals = dict.fromkeys(("total_episodes", "total_decisions", "total_simulated_tokens", "total_simulated_s"), 64.0)
+    rewards = {"base": [0, 0, 0], "grpo": [0.1, 0.2, 0.3]}
+    rows = [
+        {**cell.settings, "seed": cell.seed, "reward": reward + 0.2 * cell.seed, **totals, "training_wall_s": 2.0}
+        for cell in cells
+        if cell.settings["policy"] in rewards
+        for reward in rewards[cell.settings["policy"]]
+    ]
+    analysis = suite.analyse(rows)
+    (line,) = analysis["differences"]
+    assert (line["model"], line["algorithm"], line["reference"]) == ("weak", "grpo", "base")
+    spread = np.var([0.2, 0.4], ddof=1) / 2 + np.var([0.2, 0.3, 0.4], ddof=1) / 3
+    half = 12.70620474 * spread**0.5
+    np.testing.assert_allclose([line["mean"], line["low"], line["high"]], [0.3, 0.3 - half, 0.3 + half])
+    assert analysis["training"][0]["total_episodes"] == 64
+    titles = [section.title for section in suite.sections(rows, {"analysis": analysis})]
+    assert titles == ["Against the references", "What training took"]
 
 
 def test_policies_meet_the_same_tasks(quick_run):
@@ -94,7 +131,7 @@ def test_resume_runs_only_what_is_missing(quick_run, capsys):
     victim = quick_run / "rows" / "Search-v0.small.weak.swarm-4-standard.s1.jsonl"
     victim.unlink()
     assert cli.main(["bench", "quick", "--out", str(quick_run), "--resume", *QUICK]) == 0
-    assert "11 of 12 cells are done already" in capsys.readouterr().err
+    assert "12 of 13 cells are done already" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (quick_run / "rows").glob("*.jsonl")} == before
     assert (quick_run / "results.json").read_bytes() == results
 
@@ -123,7 +160,7 @@ def test_scripts_of_one_environment_share_a_compilation():
     assert single.lines != swarm.lines
 
 
-@pytest.mark.parametrize("name", ["quick", "calibration"])
+@pytest.mark.parametrize("name", ["quick", "calibration", "learning"])
 def test_suites_travel_to_worker_processes(name):
     require_portable(find(name))
 
