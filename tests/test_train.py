@@ -181,6 +181,17 @@ def test_eight_devices_give_what_one_gives(tmp_path):
             np.testing.assert_allclose(one[name], eight[name], atol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_lagging_behaviour_policy_is_the_one_of_so_many_updates_ago(tmp_path):
+    """With lag 2 the third update plays with the first weights; with weights per role and a second epoch too."""
+    options = {**SIZES, "per_role": True, "epochs": 2, "entropy": 0.01, "kl_weight": 0.1, "learning_rate": 0.05}
+    result = run(tmp_path / "run", updates=4, lag=2, options=options)
+    apart = [abs(row["kl_behaviour"]) > 1e-6 for row in result.curves[0]]
+    assert apart == [False, True, True, True]
+    learner = planned("Search-v0", "dr_mas", TINY, options, 0, 1, 1, 2, "random").learners
+    assert jax.tree.leaves(learner.past)[0].shape[:2] == (1, 2)
+
+
 def test_files_of_a_run(straight):
     names = {path.name for path in Path(straight.path).iterdir()}
     assert {"config.json", "evaluation.json", "seed-0", "seed-1", "seed-0.npz", "seed-1.npz", "checkpoints"} <= names

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Options:
       learning_rate: of Adam.
       max_norm: gradients are cut to this norm.
       width: of a fresh network; a network from a file keeps its own.
-      per_role: a fresh network with weights per role.
+      per_role: weights per role; those of a network from a file begin as copies.
       learns: roles to learn from; None: all.
       episodes: budget instead of `updates`: so many episodes, rounded down to whole updates; None: `updates` counts.
       save_every: updates between checkpoints.
@@ -276,9 +276,16 @@ def _init(env: Env, init: str, options: Options, seeds: tuple[int, ...]) -> tupl
         each = [Network(env, options.width, options.per_role, seed=each).init(env) for each in seeds]
         return network, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     if init == "base":
-        network, params = base(env).network, base(env).params
+        try:
+            start_from = base(env)
+        except UsageError as error:
+            raise UsageError(f"{error}; init=random begins with fresh weights") from error
+        network, params = start_from.network, start_from.params
     else:
         network, params, _ = weights.load(Path(init), env)
+    if options.per_role and not network.per_role:
+        network = replace(network, per_role=True)
+        params = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(env.spec.roles), *x.shape)), params)
     return network, jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), params)
 
 
