@@ -57,7 +57,7 @@ def test_bad_calls_are_one_line_and_code_2(capsys, tmp_path, words, parts):
 @pytest.mark.parametrize(
     ("name", "options", "parts"),
     [
-        ("swarm", {"m": 4}, ("unknown option of policy swarm 'm'", "allowed: brief, chunk, n")),
+        ("swarm", {"m": 4}, ("unknown option of policy swarm 'm'", "allowed: brief, chunk, lead_rows")),
         ("random", {"n": 4}, ("unknown option of policy random 'n'", "allowed: none")),
         ("swarm", {"n": 100}, ("n: got 100", "1 to 15")),
         ("swarm", {"brief": "long"}, ("unknown brief 'long'", "standard")),

@@ -87,7 +87,7 @@ def env():
 
 def test_policies_and_roles(env):
     with pytest.raises(
-        ValueError, match=r"policy of Search-v0 'singel'; did you mean single\? \(allowed: random, single"
+        ValueError, match=r"policy of Search-v0 'singel'; did you mean single\? \(allowed: base, heuristic"
     ):
         ddpomdp.policy("singel", env)
     with pytest.raises(ValueError, match=r"unknown option of policy random 'n'"):
