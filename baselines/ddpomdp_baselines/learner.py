@@ -138,11 +138,11 @@ class Update:
         group = jnp.broadcast_to(data.group[:, None], data.role.shape)
         mask = entries(data.decides & learns)
         roles = len(self.env.spec.roles)
-        ids = {"trajectory": entries(episode), "agent": entries(data.role)}
-        size = (sizes.groups, roles, sizes.groups * sizes.group_size)
+        trajectory, agent = entries(episode), entries(data.role)
         advantage, stats = advantages.normalise(
             entries(data.returns),
-            **ids,
+            trajectory=trajectory % sizes.group_size,  # members are numbered anew in every group
+            agent=agent,
             group=entries(group),
             mask=mask,
             sample=rule.sample,
@@ -153,17 +153,18 @@ class Update:
             scale_scope=rule.scale_scope,
             ddof=rule.ddof,
             eps=rule.eps,
-            sizes=size,
+            sizes=(sizes.groups, roles, sizes.group_size),
         )
         weight = losses.token_weights(
             entries(data.tokens).astype(jnp.float32),
-            **ids,
+            trajectory=trajectory,
+            agent=agent,
             mask=mask,
             mode=rule.aggregation,
             constant=rule.constant,
-            sizes=size[1:],
+            sizes=(roles, sizes.groups * sizes.group_size),
         )
-        return advantage, weight, cell_facts(stats, mask, ids["agent"], self.env.spec.roles)
+        return advantage, weight, cell_facts(stats, mask, agent, self.env.spec.roles)
 
     def gradient(
         self, params: Any, data: Experience, learns: jax.Array, advantage: jax.Array, weight: jax.Array, anchor: Any

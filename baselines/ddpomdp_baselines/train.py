@@ -155,6 +155,7 @@ def train(
     folder = _folder(out, algorithm, resume)
     state = {"learners": plan.learners, "totals": {name: np.zeros(num_seeds) for name in COUNTED}}
     steady = not reward_spec(plan.env.options["reward"]).schedule  # else the schedule's end depends on `updates`
+    check_memory(plan)
     with checkpoints.hold(folder, plan.config, state, resume=resume, may_differ=("updates",) if steady else ()) as run:
         strictjson.write_atomic(folder / "config.json", strictjson.dumps(plan.config, indent=1) + "\n")
         done, state = run.start.update, run.start.state
