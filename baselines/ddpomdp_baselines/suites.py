@@ -206,9 +206,9 @@ def quick() -> Suite:
     """The suite of `make bench`."""
     return Suite(
         name="quick",
-        description="Every task with random and scripted policies, with a strong and a weak model.",
+        description="Every task with random, scripted, base and learned policies, and one short training run.",
         cells=quick_cells,
-        run=run_policy,
+        run=quick_run,
         options={
             "seeds": list(range(10)),
             "episodes": 64,
