@@ -204,10 +204,12 @@ def test_weights_per_role(env, busy, params):
     other = jax.tree.map(lambda x: x.at[1].multiply(-1.0), same)
     assert jax.tree.map(jnp.shape, network.init(env)) == jax.tree.map(jnp.shape, same)
     turns = jnp.zeros_like(busy.events.tokens)
-    logp = lambda params, network: jax.jit(  # noqa: E731
-        lambda params: network.score(params, view(busy.observation, busy.legal), turns).logp
+    score = lambda params, network: jax.jit(  # noqa: E731
+        lambda params: network.score(params, view(busy.observation, busy.legal), turns)
     )(params)
-    plain, equal, changed = logp(params, Network(env, width=8)), logp(same, network), logp(other, network)
+    spoken = score(params, Network(env, width=8)), score(same, network), score(other, network)
+    assert all(each.choice.dtype == bool for each in spoken)
+    plain, equal, changed = (each.logp for each in spoken)
     np.testing.assert_allclose(plain, equal, atol=1e-6)
     searcher = np.asarray(busy.observation.self[:, 1] > 0)
     assert searcher.any() and np.abs(np.asarray(changed - plain))[searcher].max() > 1e-3

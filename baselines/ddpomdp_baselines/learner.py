@@ -108,12 +108,12 @@ class Update:
         fine = jnp.all(jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, state))]))
         keep = lambda new, old: jnp.where(fine, new, old)  # noqa: E731
         params, state = jax.tree.map(keep, (params, state), (learner.params, learner.optimiser))
-        past = jax.tree.map(lambda old, new: jnp.concatenate([old[1:], new[None]]), learner.past, learner.params)
+        past = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]])[1:], learner.past, learner.params)
         return (
             Learner(
                 params=params,
                 optimiser=state,
-                past=past if self.sizes.lag else learner.past,
+                past=past,
                 update=learner.update + 1,
                 skipped=jnp.where(fine, 0, learner.skipped + 1),
             ),
@@ -126,7 +126,7 @@ class Update:
         behaviour = jax.tree.map(lambda x: x[0], learner.past) if sizes.lag else learner.params
         keys, luck, group = group_keys(key, sizes.groups, sizes.group_size)
         if sizes.devices > 1:
-            mesh = jax.make_mesh((sizes.devices,), ("episode",), devices=jax.devices()[: sizes.devices])
+            mesh = jax.sharding.Mesh(jax.devices()[: sizes.devices], ("episode",))
             spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("episode"))
             keys, luck, group = jax.lax.with_sharding_constraint((keys, luck, group), spread)
         return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params)

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from ddpomdp.enums import ResultCode
@@ -23,6 +22,7 @@ from ddpomdp.harness import Harness, Legal
 from ddpomdp.luck import Purpose, draw, unit
 from ddpomdp.pytree import pytree
 from ddpomdp.timestep import Observation, TimeStep
+from ddpomdp_baselines import losses
 
 MASKED = -1e9  # logit of a token that is not legal
 
@@ -210,7 +210,10 @@ class Network:
         each = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(len(self.env.spec.roles))]
         all_said = [speak(nnx.merge(self._graph, part), self.env.harness, seen, choose) for part in each]
         role = jnp.argmax(seen.self[:, : len(each)], axis=-1)[:, None]  # the first features name the role
-        return jax.tree.map(lambda *said: jnp.select([role == i for i in range(len(said))], said), *all_said)
+        said = all_said[0]
+        for index, other in enumerate(all_said[1:], 1):
+            said = jax.tree.map(lambda a, b, mine=role == index: jnp.where(mine, b, a), said, other)
+        return said
 
 
 def speak(net: Net, harness: Harness, seen: View, choose: Any) -> tuple[jax.Array, Spoken]:
@@ -235,7 +238,7 @@ def speak(net: Net, harness: Harness, seen: View, choose: Any) -> tuple[jax.Arra
         turns = turns.at[:, position].set(token)
         spoken = jnp.take_along_axis(logp, token[:, None], axis=-1)[:, 0]
         logps.append(jnp.where(choice, spoken, 0.0))
-        entropies.append(jnp.where(choice, -jnp.sum(jnp.where(legal, jnp.exp(logp) * logp, 0.0), axis=-1), 0.0))
+        entropies.append(losses.entropy(logits, legal))
         choices.append(choice)
         if position < harness.num_args:
             context = context + net.said[position][turns[:, 0] * net.vocabulary + token]
@@ -255,8 +258,3 @@ def drawn(logp: jax.Array, luck: jax.Array) -> jax.Array:
     count = jnp.sum(below <= (luck * below[:, -1])[:, None], axis=-1)
     last = logp.shape[-1] - 1 - jnp.argmax((logp > 0.5 * MASKED)[:, ::-1], axis=-1)
     return jnp.minimum(count, last).astype(jnp.int32)
-
-
-def parameter_count(params: Any) -> int:
-    """Numbers in a pytree of weights."""
-    return int(sum(np.size(leaf) for leaf in jax.tree.leaves(params)))
