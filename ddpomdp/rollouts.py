@@ -121,17 +121,18 @@ def episodes(
         state, next_ts = env.step(luck, state, turns, env_params)
         return state, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux
 
+    def all_of(state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
+        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
+        return state, next_ts, memory, record(ts, turns, aux, next_ts)
+
     def tick(carry: tuple) -> tuple:
         t, state, ts, memory, ticks, log = carry
-        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
-        log = jax.tree.map(lambda log, x: log.at[t].set(x), log, record(ts, turns, aux, next_ts))
+        state, next_ts, memory, kept = all_of(state, ts, memory)
+        log = jax.tree.map(lambda log, x: log.at[t].set(x), log, kept)
         return t + 1, state, next_ts, memory, ticks + (~ts.last).astype(jnp.int32), log
 
-    def kept(state: State, ts: TimeStep, memory: Any) -> Any:
-        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
-        return record(ts, turns, aux, next_ts)
-
-    log = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape), x.dtype), jax.eval_shape(kept, state, ts, memory))
+    kept = jax.eval_shape(all_of, state, ts, memory)[-1]
+    log = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape), x.dtype), kept)
     start = (jnp.int32(0), state, ts, memory, jnp.zeros(keys.shape[0], jnp.int32), log)
     goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731
     _, state, ts, _, ticks, log = jax.lax.while_loop(goes_on, tick, start)

@@ -1,6 +1,7 @@
 """Actions for the tests of the views: good ones that make teams grow and shrink, and bad ones."""
 
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 
 from ddpomdp.harness import DESPAWN, SPAWN, STOP
 
@@ -49,3 +50,13 @@ def bad_value(rng, size):
     ]
     make, said = kinds[rng.integers(len(kinds))]
     return make(), said
+
+
+def same_episodes(episode, one, two, seeds):
+    """Play both with the same actions by `episode(env, seed, rng)`; (seed, step) of the first difference, or None."""
+    for seed in seeds:
+        streams = (episode(env, seed, np.random.default_rng(seed)) for env in (one, two))
+        for step, (a, b) in enumerate(zip(*streams, strict=True)):
+            if not data_equivalence(a, b, exact=True):
+                return seed, step
+    return None

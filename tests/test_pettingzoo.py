@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import play
 import pytest
-from calls import bad_value, choose, tools_of
+from calls import bad_value, choose, same_episodes, tools_of
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
@@ -279,23 +279,9 @@ def test_late_reward_reaches_those_that_linger():
 # Seeds --------------------------------------------------------------------------------------------------------------
 
 
-def same_episodes(one, two, seeds):
-    """Play both with the same actions to the end; the first difference, or None."""
-    for seed in seeds:
-        pair = zip(
-            episode(one, seed, np.random.default_rng(seed)),
-            episode(two, seed, np.random.default_rng(seed)),
-            strict=True,
-        )
-        for tick, (a, b) in enumerate(pair):
-            if not data_equivalence(a, b, exact=True):
-                return seed, tick
-    return None
-
-
 @pytest.mark.parametrize("population", ["open", "fixed"])
 def test_whole_episodes_repeat(population):
-    assert same_episodes(parallel(population=population), parallel(population=population), range(20)) is None
+    assert same_episodes(episode, parallel(population=population), parallel(population=population), range(20)) is None
 
 
 def test_an_environment_random_from_its_second_step_is_caught():
@@ -308,7 +294,7 @@ def test_an_environment_random_from_its_second_step_is_caught():
     broken = [parallel(), parallel()]
     for env in broken:
         env.__class__ = Unseeded
-    assert same_episodes(*broken, range(6)) is not None
+    assert same_episodes(episode, *broken, range(6)) is not None
 
 
 def test_the_seed_in_the_info_repeats_an_episode():
@@ -318,7 +304,7 @@ def test_the_seed_in_the_info_repeats_an_episode():
     assert data_equivalence(first, again, exact=True)
     seeds = [infos["lead_0"]["seed"] for _, infos in first]
     assert seeds[0] == 7 and len(set(seeds)) == 3
-    assert same_episodes(env, parallel(), seeds[1:]) is None
+    assert same_episodes(episode, env, parallel(), seeds[1:]) is None
     assert parallel().reset()[1]["lead_0"]["seed"] != parallel().reset()[1]["lead_0"]["seed"]
     for bad in (-1, 2**63, 1.5, "7", True, [7]):
         with pytest.raises(ValueError, match="seed: got"):

@@ -83,6 +83,10 @@ def test_weights_are_a_plain_file_that_fits_its_grammar_only(straight):
         np.testing.assert_array_equal(x[0], y)
     with np.load(straight.path / "seed-0.npz", allow_pickle=False) as file:
         assert json.loads(str(file["about"]))["config"]["algorithm"] == "dr_mas"
+    for about in ({}, {"network": {"depth": 3}, "grammar": {}}, []):
+        np.savez(straight.path / "bad.npz", allow_pickle=False, about=np.asarray(json.dumps(about)))
+        with pytest.raises(UsageError, match=r"bad\.npz holds no weights"):
+            planned("Search-v0", "dr_mas", TINY, SIZES, 0, 1, 1, 0, str(straight.path / "bad.npz"))
     with pytest.raises(UsageError, match=r"another grammar.*counts|another grammar.*tools"):
         planned("Search-v0", "dr_mas", {}, SIZES, 0, 1, 1, 0, str(straight.path / "seed-0.npz"))
 

@@ -30,6 +30,7 @@ from ddpomdp_envs.suites import (
     policy_of,
     ratio,
     run_policy,
+    search_cell,
 )
 
 REWARD = Metric("reward", "Reward", better="higher")
@@ -41,10 +42,7 @@ def _training_cell(preset: str, model: str, algorithm: str, seed: int, **setting
 
     choose("algorithm", algorithm, algorithms.names())
     whole("updates", settings["updates"], 1, 10**6)
-    env = make_env(ENV, preset, model)
-    provenance = {f"{ENV} version": env.version, f"{ENV} {preset} harness": env.harness.digest}
-    all_settings = {"env": ENV, "preset": preset, "model": model, "algorithm": algorithm, **settings}
-    return Cell(f"{ENV}.{preset}.{model}.train-{algorithm}.s{seed}", seed, all_settings, provenance)
+    return search_cell(preset, model, f"train-{algorithm}", seed, {"algorithm": algorithm, **settings})
 
 
 def _trained(cell: Cell) -> Any:
@@ -295,13 +293,13 @@ def learning_analysis(rows: list[Row]) -> dict[str, Any]:
     return {"differences": lines, "training": took}
 
 
-def _paired(difference: np.ndarray) -> dict[str, Any]:
-    """Mean and 95% interval of a difference f64[S, E]; no interval with fewer than two seeds or episodes."""
-    seeds, episodes = difference.shape
-    mean = float(difference.mean())
+def _paired(table: np.ndarray) -> dict[str, Any]:
+    """Mean and 95% interval of differences f64[S, E]; no interval with fewer than two seeds or episodes."""
+    seeds, episodes = table.shape
+    mean = float(table.mean())
     low = high = None
     if seeds > 1 and episodes > 1:
-        spread = difference.mean(axis=1).var(ddof=1) / seeds + difference.mean(axis=0).var(ddof=1) / episodes
+        spread = table.mean(axis=1).var(ddof=1) / seeds + table.mean(axis=0).var(ddof=1) / episodes
         half = t_975(seeds - 1) * math.sqrt(spread)
         low, high = mean - half, mean + half
     return {"mean": mean, "low": low, "high": high, "seeds": seeds, "episodes": episodes}

@@ -107,11 +107,8 @@ class Result:
 class Plan:
     """A run that can begin: everything checked."""
 
-    env: Env
     options: Options
-    algorithm: Algorithm
     update: Update
-    network: Network
     learners: Learner  # leading axis seed
     seeds: tuple[int, ...]
     updates: int
@@ -154,7 +151,7 @@ def train(
     plan = planned(env_id, algorithm, env_options or {}, options or {}, seed, num_seeds, updates, lag, init)
     folder = _folder(out, algorithm, resume)
     state = {"learners": plan.learners, "totals": {name: np.zeros(num_seeds) for name in COUNTED}}
-    steady = not reward_spec(plan.env.options["reward"]).schedule  # else the schedule's end depends on `updates`
+    steady = not reward_spec(plan.update.env.options["reward"]).schedule  # else the schedule's end depends on `updates`
     check_memory(plan)
     with checkpoints.hold(folder, plan.config, state, resume=resume, may_differ=("updates",) if steady else ()) as run:
         strictjson.write_atomic(folder / "config.json", strictjson.dumps(plan.config, indent=1) + "\n")
@@ -235,7 +232,7 @@ def planned(
     )
     learners = jax.vmap(lambda params: start(params, sizes))(params)
     update = Update(env, network, row, sizes, tuple(learns))
-    return Plan(env, options, row, update, network, learners, seeds, updates, config)
+    return Plan(options, update, learners, seeds, updates, config)
 
 
 def made(env_id: str, options: Mapping[str, Any]) -> Env:
@@ -311,8 +308,8 @@ def step(
 def _one(plan: Plan, state: dict[str, Any], update: int, logs: list[Curves]) -> tuple[dict[str, Any], str]:
     """The state after one more update, and a few words on it."""
     began = time.perf_counter()
-    spec = reward_spec(plan.env.options["reward"])
-    env_params = scheduled(plan.env.params, spec, (update - 1) / plan.updates)
+    env = plan.update.env
+    env_params = scheduled(env.params, reward_spec(env.options["reward"]), (update - 1) / plan.updates)
     keys = jax.vmap(jax.random.key)(jnp.asarray(plan.seeds, jnp.uint32))
     learners, metrics = step(plan.update, state["learners"], keys, plan.learners.params, env_params)
     metrics = {name: np.asarray(values, np.float64) for name, values in metrics.items()}
@@ -406,11 +403,11 @@ def _finish(plan: Plan, folder: Path, state: dict[str, Any]) -> Result:
     of = lambda tree, index: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
     curves = {each: curve(folder / f"seed-{each}") for each in plan.seeds}
     for index, each in enumerate(plan.seeds):
-        weights.save(folder / f"seed-{each}.npz", plan.network, of(params, index), {"config": plan.config})
+        weights.save(folder / f"seed-{each}.npz", plan.update.network, of(params, index), {"config": plan.config})
     scores: dict[int, dict[str, dict[str, float]]] = {}
     episodes = plan.options.eval_episodes
     for index, each in enumerate(plan.seeds if episodes else ()):
-        score = lambda weights: means(evaluate(plan.env, plan.network, weights, episodes=episodes))  # noqa: E731
+        score = lambda weights: means(evaluate(plan.update.env, plan.update.network, weights, episodes=episodes))  # noqa: E731
         scores[each] = {"start": score(of(plan.learners.params, index)), "end": score(of(params, index))}
     strictjson.write_atomic(
         folder / "evaluation.json",

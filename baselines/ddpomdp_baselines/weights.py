@@ -4,7 +4,6 @@ Nothing is pickled; loading reads numbers and text. The text names the grammar a
 that a file meets only environments it fits.
 """
 
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,11 +71,11 @@ def load(path: Any, env: Env) -> tuple[Network, Any, dict[str, Any]]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-        about = json.loads(str(arrays.pop(ABOUT)))
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} holds no weights: {error}") from error
-    network = Network(env, **about["network"])
-    if differences := strictjson.differences(about["grammar"], grammar(env)):
+        about = strictjson.loads(str(arrays.pop(ABOUT)))
+        network, spoken = Network(env, **about["network"]), about["grammar"]
+    except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} holds no weights: {error!r}") from error
+    if differences := strictjson.differences(spoken, grammar(env)):
         raise UsageError(f"{path} speaks another grammar than {env.id} here: {'; '.join(differences[:4])}")
     params: dict[str, Any] = {}
     for name, array in arrays.items():

@@ -49,11 +49,16 @@ def policy_cell(
     """
     choose("policy", policy, POLICIES)
     whole("episodes", episodes, 1, 100_000)
+    settings = {"policy" if measured else "shown": policy, "episodes": episodes}
+    return search_cell(preset, model, policy, seed, settings | ({"picture": picture} if picture else {}))
+
+
+def search_cell(preset: str, model: str, what: str, seed: int, settings: Mapping[str, Any]) -> Cell:
+    """A cell of Search-v0: `what` stands in its id, and what a resume compares is the environment's."""
     env = make_env(ENV, preset, model)
-    settings = {"env": ENV, "preset": preset, "model": model, "policy" if measured else "shown": policy}
-    settings |= {"episodes": episodes} | ({"picture": picture} if picture else {})
     provenance = {f"{ENV} version": env.version, f"{ENV} {preset} harness": env.harness.digest}
-    return Cell(f"{ENV}.{preset}.{model}.{policy}.s{seed}", seed, settings, provenance)
+    settings = {"env": ENV, "preset": preset, "model": model, **settings}
+    return Cell(f"{ENV}.{preset}.{model}.{what}.s{seed}", seed, settings, provenance)
 
 
 def policy_of(label: str, env: Any, model: str) -> Any:
