@@ -49,7 +49,7 @@ def read(state: State, call: Call, params: Params) -> Read:
     weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
     load = at(lives.load) + jnp.sum(jnp.where(read, weight[None, :], 0.0), axis=-1)
     known = at(lives.known)
-    kept = heard & ~known & survivors(state, load, params)
+    kept = heard & ~known & once(survivors, state, load, params)
     some = claims.unpack((known | kept) & masks.claim, state.log) != 0
     seated = lives.alive & (lives.place >= 0)
     own = lambda x: jnp.where(seated, rows(x, lives.place), 0)  # noqa: E731
@@ -84,22 +84,20 @@ def settle(
     A sub-lead keeps the claims of the winning values only. Returns each slot's marginal gain in quality f32[N].
     """
     lives, log = state.lives, state.log
-    facts = once(claims.facts, log)
+    facts = claims.facts(log)
     holder = state.place_slot
     votes = once(claims.votes, log, facts, rows(lives.known, holder))
     rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
     answers, winners, keep = rules.task.aggregate(state.task, facts, votes, rule, params.task)
     reads = reading.reads[0]  # the root holds place 0
     answer = jnp.where(reads, answers[0], state.answer)
-    won = jnp.where(reads, winners[0], -1)
-    origin = jnp.stack([claims.at(facts.origin, won, -1), claims.at(facts.origin_slot, won, -1)], axis=-1)
-    origin = jnp.where(reads, origin, state.answer_origin)
+    won = jnp.where(reads, winners[0], state.answer_claim)
     gains = jnp.where(reads, rules.task.gains(state.task, state.answer, answer), 0.0)
-    author = jnp.where(origin[:, :1] >= 0, origin, state.answer_origin)  # of a retracted row: its former author
-    uid, slot = author[:, 0], author[:, 1]
-    here = (uid >= 0) & (before.lives.uid[jnp.maximum(slot, 0)] == uid)
-    gain = jnp.zeros(lives.uid.shape, jnp.float32).at[jnp.where(here, slot, FAR)].add(gains, mode="drop")
-    late = state.late.at[jnp.where((uid >= 0) & ~here, uid, FAR)].add(gains, mode="drop")
+    author = claims.at(facts.origin, jnp.where(won >= 0, won, state.answer_claim), -1)  # retracted: the former author
+    earned = jnp.zeros_like(state.late).at[jnp.where(author >= 0, author, FAR)].add(gains, mode="drop")
+    uid = jnp.where(before.lives.alive, before.lives.uid, FAR)
+    gain = jnp.where(before.lives.alive, rows(earned, before.lives.uid), 0.0)
+    late = state.late + earned.at[uid].set(0.0, mode="drop")
     board = tally(facts, votes)
     if holder.shape[0] > 1:
         prunes = reading.reads & (jnp.arange(holder.shape[0]) > 0)
@@ -115,11 +113,10 @@ def settle(
     return replace(
         state,
         lives=lives,
-        facts=facts,
-        masks=claims.masks(facts),
+        masks=claims.masks(log),
         board=board,
         answer=answer,
-        answer_origin=origin,
+        answer_claim=won,
         quality=jnp.where(reads, rules.task.quality(state.task, answer), state.quality),
         late=late,
         told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),

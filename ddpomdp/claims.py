@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddpomdp.harness import CLAIMS
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import once, pytree
 
 WORD = 32
 # Flags of an entry.
@@ -29,7 +29,6 @@ class Log:
 
     head: jax.Array  # int32[K,M]   value, flags << 4, origin uid << 11
     fixed: jax.Array  # uint32[K,M]  confidence, luck << 16, both in units of 2**-16
-    slot: jax.Array  # int32[K,M]   slot of the origin
     count: jax.Array  # int32[M]     entries written per row
 
     @property
@@ -80,7 +79,12 @@ def empty_log(num_rows: int, per_row: int) -> Log:
     if not 1 <= per_row <= MAX_VALUE + 1 or WORD % per_row:
         raise ValueError(f"claims per row: got {per_row}, allowed: 1, 2, 4, 8, 16")
     zero = jnp.zeros((per_row, num_rows), jnp.int32)
-    return Log(head=zero, fixed=zero.astype(jnp.uint32), slot=zero, count=zero[0])
+    return Log(head=zero, fixed=zero.astype(jnp.uint32), count=zero[0])
+
+
+def values(log: Log) -> list[jax.Array]:
+    """int32[M] per k: the values of entries (of a verdict: the place of the claim it speaks of)."""
+    return [log.head[k] & MAX_VALUE for k in range(log.per_row)]
 
 
 def record(log: Log, new: NewClaims, uid: jax.Array, order: jax.Array) -> tuple[Log, jax.Array, jax.Array]:
@@ -109,12 +113,10 @@ def record(log: Log, new: NewClaims, uid: jax.Array, order: jax.Array) -> tuple[
     flags = new.flags | RECORDED | jnp.where(twin, HAS_TWIN, 0)
     head = both(new.value | (flags << 4), new.twin_value | ((RECORDED | IS_TWIN) << 4)) | (both(uid, uid) << 11)
     fixed = jnp.minimum(new.confidence, 2**16 - 1).astype(jnp.uint32) | (new.luck & jnp.uint32(0xFFFF0000))
-    slots = jnp.arange(uid.shape[0], dtype=jnp.int32)
     at = (both(k, jnp.where(twin, k + 1, per_row)), both(safe, safe))
     log = Log(
         head=log.head.at[at].set(head, mode="drop"),
         fixed=log.fixed.at[at].set(both(fixed, fixed), mode="drop"),
-        slot=log.slot.at[at].set(both(slots, slots), mode="drop"),
         count=count,
     )
     return log, jnp.where(written, safe * per_row + k, -1), waiting
@@ -134,7 +136,10 @@ def pack(groups: jax.Array, per_row: int) -> jax.Array:
     if groups.shape[-1] % rows:
         groups = jnp.pad(groups, [(0, 0)] * (groups.ndim - 1) + [(0, -groups.shape[-1] % rows)])
     groups = groups.reshape(*groups.shape[:-1], -1, rows).astype(jnp.uint32)
-    return jnp.sum(groups << (per_row * jnp.arange(rows, dtype=jnp.uint32)), axis=-1, dtype=jnp.uint32)
+    words = groups[..., 0]
+    for i in range(1, rows):  # a sum along so short an axis is not vectorised
+        words = words | (groups[..., i] << jnp.uint32(per_row * i))
+    return words
 
 
 def unpack(words: jax.Array, log: Log) -> jax.Array:
@@ -168,13 +173,9 @@ class Facts:
     """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap."""
 
     claim: jax.Array  # int32[M]    entries that are claims, not verdicts
-    twin: jax.Array  # int32[M]    claims with a garbled twin in the next place
-    tainted: jax.Array  # int32[M]
-    untrusted: jax.Array  # int32[M]
     value: list[jax.Array]  # int32[M] per k
     confidence: list[jax.Array]  # int32[M] per k
     origin: list[jax.Array]  # int32[M] per k
-    origin_slot: list[jax.Array]  # int32[M] per k
     same: list[jax.Array]  # int32[M] per k: claims with the value of entry k
     before: list[jax.Array]  # int32[M] per k: earlier claims with the value and the origin of entry k
     accepts: list[jax.Array]  # int32[M] per k: verdicts that accept a claim with the value of entry k
@@ -183,68 +184,96 @@ class Facts:
 
 def facts(log: Log) -> Facts:
     """The facts of a log."""
+    claim, same, before, accepts, rejects = once(_relations, log)
     places = range(log.per_row)
-    value = [log.head[k] & MAX_VALUE for k in places]
-    flags = [(log.head[k] >> 4) & 127 for k in places]
+    return Facts(
+        claim=claim,
+        value=values(log),
+        confidence=[(log.fixed[k] & jnp.uint32(0xFFFF)).astype(jnp.int32) for k in places],
+        origin=[log.head[k] >> 11 for k in places],
+        same=same,
+        before=before,
+        accepts=accepts,
+        rejects=rejects,
+    )
+
+
+def _bits(flags: list[jax.Array]) -> jax.Array:
+    """int32[M] with bit k from the k-th of flags bool[M]."""
+    parts = [flag.astype(jnp.int32) << k for k, flag in enumerate(flags)]
+    return functools.reduce(jnp.bitwise_or, parts)
+
+
+def _flags(log: Log) -> list[jax.Array]:
+    return [(log.head[k] >> 4) & 127 for k in range(log.per_row)]
+
+
+def _claims(log: Log) -> jax.Array:
+    """int32[M]: K bits, the entries that are claims."""
+    return _bits([(flags & (RECORDED | VERDICT)) == RECORDED for flags in _flags(log)])
+
+
+def _relations(log: Log) -> tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]:
+    """(claim, same, before, accepts, rejects) of `Facts`."""
+    places = range(log.per_row)
+    value, flags = values(log), _flags(log)
     origin = [log.head[k] >> 11 for k in places]
-    bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
-    any_of = lambda parts: functools.reduce(jnp.bitwise_or, parts, jnp.zeros_like(log.count))  # noqa: E731
-    is_claim = [(f & (RECORDED | VERDICT)) == RECORDED for f in flags]
     is_verdict = [(f & VERDICT) != 0 for f in flags]
     accepts = [(f & ACCEPT) != 0 for f in flags]
-    claim = any_of(bit(is_claim[k], k) for k in places)
+    claim = _claims(log)
     same, before, yes, no = [], [], [], []
     for k in places:
-        equal = any_of(bit(value[j] == value[k], j) for j in places) & claim
+        equal = _bits([value[j] == value[k] for j in places]) & claim
         same.append(equal)
-        author = any_of(bit(origin[j] == origin[k], j) for j in range(k))
+        author = _bits([origin[j] == origin[k] for j in range(k)]) if k else jnp.zeros_like(equal)
         before.append(equal & author)
         # A verdict's value is the place of the claim it speaks of.
         about = [is_verdict[j] & ((equal >> value[j]) & 1 == 1) for j in places]
-        yes.append(any_of(bit(about[j] & accepts[j], j) for j in places))
-        no.append(any_of(bit(about[j] & ~accepts[j], j) for j in places))
-    flagged = lambda flag: any_of(bit((flags[k] & flag) != 0, k) for k in places)  # noqa: E731
-    return Facts(
-        claim=claim,
-        twin=flagged(HAS_TWIN),
-        tainted=flagged(TAINTED),
-        untrusted=flagged(UNTRUSTED),
-        value=value,
-        confidence=[(log.fixed[k] & jnp.uint32(0xFFFF)).astype(jnp.int32) for k in places],
-        origin=origin,
-        origin_slot=[log.slot[k] for k in places],
-        same=same,
-        before=before,
-        accepts=yes,
-        rejects=no,
-    )
+        yes.append(_bits([about[j] & accepts[j] for j in places]))
+        no.append(_bits([about[j] & ~accepts[j] for j in places]))
+    return claim, same, before, yes, no
 
 
 @pytree
 class Masks:
-    """Facts as sets, for selections; one entry per distance d = 1 .. K-1 inside a row."""
+    """What the log says of itself as sets, for selections; one entry per distance d = 1 .. K-1 inside a row."""
 
     claim: jax.Array  # uint32[W]     entries that are claims
     twin: jax.Array  # uint32[W]     claims with a garbled twin in the next place
+    tainted: jax.Array  # uint32[W]
+    untrusted: jax.Array  # uint32[W]
     differ: list[jax.Array]  # uint32[W] per d: claims here and d places on have different values
     above: list[jax.Array]  # uint32[W] per d: the claim d places on is more confident
     below: list[jax.Array]  # uint32[W] per d: the claim d places on is at most as confident
 
 
-def masks(f: Facts) -> Masks:
+def masks(log: Log) -> Masks:
     """The masks of a log."""
-    per_row, confidence = len(f.value), f.confidence
-    bit = lambda flag, k: flag.astype(jnp.int32) << k  # noqa: E731
+    per_row, value, flags = log.per_row, values(log), _flags(log)
+    confidence = [log.fixed[k] & jnp.uint32(0xFFFF) for k in range(per_row)]
+    set_of = lambda flag: pack(_bits([(f & flag) != 0 for f in flags]), per_row)  # noqa: E731
+    claims = _claims(log)
+    claim = once(lambda c: pack(c, per_row), claims)
     differ, above, below = [], [], []
     for d in range(1, per_row):
         pairs = range(per_row - d)
-        both = f.claim & (f.claim >> d)
-        unequal = sum(bit(f.value[k] != f.value[k + d], k) for k in pairs)
-        more = sum(bit(confidence[k + d] > confidence[k], k) for k in pairs)
-        differ.append(pack(both & unequal, per_row))
-        above.append(pack(both & more, per_row))
-        below.append(pack(both & ~more, per_row))
-    return Masks(claim=pack(f.claim, per_row), twin=pack(f.twin, per_row), differ=differ, above=above, below=below)
+        unequal = pack(_bits([value[k] != value[k + d] for k in pairs]), per_row)
+        more = pack(_bits([confidence[k + d] > confidence[k] for k in pairs]), per_row)
+        # Both are claims of one row.
+        inside = sum(1 << bit for bit in range(WORD) if bit % per_row + d < per_row)
+        both = claim & (claim >> jnp.uint32(d)) & jnp.uint32(inside)
+        differ.append(both & unequal)
+        above.append(both & more)
+        below.append(both & ~more)
+    return Masks(
+        claim=claim,
+        twin=set_of(HAS_TWIN),
+        tainted=set_of(TAINTED),
+        untrusted=set_of(UNTRUSTED),
+        differ=differ,
+        above=above,
+        below=below,
+    )
 
 
 def disputed(known: jax.Array, m: Masks) -> jax.Array:

@@ -97,14 +97,12 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
     facts = task.init(key, luck, params.task)
     answer = jnp.zeros(m, jnp.int32)
     log = claims.empty_log(m, task.per_row)
-    log_facts = claims.facts(log)
     none = jnp.zeros((p, m), jnp.int32)
     state = State(
         lives=lives,
         mail=mail,
         log=log,
-        facts=log_facts,
-        masks=claims.masks(log_facts),
+        masks=claims.masks(log),
         board=Board(none, none - 1, none, none, none, none, none),
         roster_slot=jnp.full((p, config.roster), -1, jnp.int32),
         legal=Legal(tools=zeros, whom=zeros, bounds=jnp.zeros((n, len(BOUNDS)), jnp.int32)),
@@ -113,7 +111,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         queue_len=jnp.int32(m),
         assigned=jnp.zeros(m, jnp.int32),
         answer=answer,
-        answer_origin=jnp.full((m, 2), -1, jnp.int32),
+        answer_claim=jnp.full(m, -1, jnp.int32),
         told_root=jnp.zeros(words, jnp.uint32),
         quality=task.quality(facts, answer),
         late=jnp.zeros(sum(config.max_lives), jnp.float32),
@@ -223,7 +221,8 @@ def work(
 ) -> tuple[State, Worked, jax.Array, jax.Array]:
     """Task tools act; their claims enter the log."""
     lives = before.lives
-    worked = rules.task.act(
+    worked = once(
+        rules.task.act,
         before.task,
         state.lives.task,
         Working(

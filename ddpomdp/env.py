@@ -14,7 +14,7 @@ import numpy as np
 from ddpomdp import engine as engine_
 from ddpomdp import observe as observe_
 from ddpomdp import rewards as rewards_
-from ddpomdp.claims import TAINTED, UNTRUSTED, pack, size
+from ddpomdp.claims import TAINTED, UNTRUSTED, size
 from ddpomdp.engine import Tick
 from ddpomdp.enums import Group, LifeEnd, ResultCode, StopReason
 from ddpomdp.harness import (
@@ -307,9 +307,8 @@ class Env:
         refused = refused + jnp.where(to_one, rows(lost, was.place), 0)
         new_flags = tick.worked.claims.flags
         made = tick.place >= 0
-        per_row = state.log.per_row
-        got_tainted = jnp.any((tick.received & pack(state.facts.tainted, per_row)) != 0, axis=-1)
-        got_untrusted = jnp.any((tick.received & pack(state.facts.untrusted, per_row)) != 0, axis=-1)
+        got_tainted = jnp.any((tick.received & state.masks.tainted) != 0, axis=-1)
+        got_untrusted = jnp.any((tick.received & state.masks.untrusted) != 0, axis=-1)
         code = jnp.where(tick.refused_claim, ResultCode.REFUSED, state.lives.last_code)
         end_reason = jnp.where(here & ends, LifeEnd.EPISODE, LifeEnd.ALIVE)
         end_reason = jnp.where(here & tick.leaving, LifeEnd.DESPAWNED, end_reason).astype(jnp.int32)

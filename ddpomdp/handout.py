@@ -151,12 +151,11 @@ def handed_out(rules: Rules, state: State) -> jax.Array:
 
 def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
     """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent; missing ones among those handed out."""
-    handed = handed_out(rules, state)
-    held = claims.unpack(rows(state.lives.known, holder), state.log) & state.facts.claim
-    dispute = jnp.zeros_like(held)
-    for k, same in enumerate(state.facts.same):
-        dispute = dispute | jnp.where((held >> k) & 1 == 1, held & ~same, 0)
-    return jnp.where((selector == MISSING)[:, None], handed & (held == 0), dispute != 0)
+    known = rows(state.lives.known, holder)
+    held = claims.unpack(known & state.masks.claim, state.log)
+    disputed = claims.unpack(claims.disputed(known, state.masks), state.log)
+    missing = handed_out(rules, state) & (held == 0)
+    return jnp.where((selector == MISSING)[:, None], missing, disputed != 0)
 
 
 def _append(

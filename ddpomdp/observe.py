@@ -85,24 +85,20 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         f(lives.blocked),
         *task.observe(lives.task, params.task),
     ]
-    own_view = jnp.where(here[:, None], jnp.stack(columns, axis=-1), 0.0)
+    own_view = _table(columns, here)
 
     code = jnp.where(lives.turn > 0, lives.last_code, -1)
-    result = jnp.stack([f(lives.last_tool), f(code), f(lives.last_value)], axis=-1)
-    result = jnp.where(here[:, None], result, 0.0)
+    result = _table([f(lives.last_tool), f(code), f(lives.last_value)], here)
 
     place = lives.newest
     entry = claims_.entry(log, place)  # [N, C]
-    claims = jnp.stack(
-        [
-            f(jnp.maximum(place, 0) // log.per_row) / num_rows,
-            f(entry.value),
-            f(entry.confidence) * 2.0**-16,
-            f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),
-        ],
-        axis=-1,
-    )
-    claims = jnp.where((here[:, None] & (place >= 0))[..., None], claims, 0.0)
+    columns = [
+        f(jnp.maximum(place, 0) // log.per_row) / num_rows,
+        f(entry.value),
+        f(entry.confidence) * 2.0**-16,
+        f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),
+    ]
+    claims = _table(columns, here[:, None] & (place >= 0))
     roster, roster_uid, board = _parents(rules, state, params)
     return Observation(
         self=own_view,
@@ -136,7 +132,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
         f(jnp.maximum(clock - at(lives.handed_ms), 0)) / 60_000,
         jnp.where(arrived | idle, f(at(lives.offered)), 0.0) / task.num_rows,
     ]
-    roster = jnp.where(filled[..., None], jnp.stack(columns, axis=-1), 0.0)
+    roster = _table(columns, filled)
     roster_uid = jnp.where(filled, at(lives.uid), -1)
 
     # The task's rows as each parent knows them.
@@ -152,5 +148,9 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
         f(known.accepts),
         f(known.rejects),
     ]
-    board = jnp.where(held[:, None, None], jnp.stack(columns, axis=-1), 0.0)
-    return roster, roster_uid, board
+    return roster, roster_uid, _table(columns, held[:, None])
+
+
+def _table(columns: list[jax.Array], filled: jax.Array) -> jax.Array:
+    """f32[..., F] of F columns, zeros where not `filled`; masked column by column, so that stacking is a copy."""
+    return jnp.stack([jnp.where(filled, column, 0.0) for column in columns], axis=-1)

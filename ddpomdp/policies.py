@@ -82,20 +82,26 @@ class Script:
         last = lines.shape[0] - 1
         is_root = (ts.uid == 0) & ts.alive
         free = is_root & ~ts.blocked
-        legal, line = ts.legal, carry
+        # One life follows the script, so its line is one number.
+        mine = lambda x: jnp.sum(jnp.where(_as(is_root, x), x, 0), axis=0, keepdims=True, dtype=x.dtype)  # noqa: E731
+        acts, line, legal = jnp.any(free), mine(carry)[0], jax.tree.map(mine, ts.legal)
+        said = line - 1
         # Only waits with something to wait for count; `children_out` is the bound of `wait`.
-        out = legal.bounds[:, 0] > 1
-        came_back = (line > 0) & (lines[jnp.maximum(line - 1, 0), 0] == WAIT) & out
-        line = jnp.where(
-            free & came_back & (lines[jnp.maximum(line - 1, 0), 1] == WAIT_FOR.index("all")), line - 1, line
-        )
+        out = legal.bounds[0, 0] > 1
+        came_back = (said >= 0) & (lines[said, 0] == WAIT) & (lines[said, 1] == WAIT_FOR.index("all")) & out
+        line = jnp.where(acts & came_back, said, line)
         for _ in range(self.SKIP):
-            mute = ~self.env.harness.is_legal(legal, lines[line])
-            line = jnp.where(free & mute & (line < last), line + 1, line)
+            mute = ~self.env.harness.is_legal(legal, lines[line][None])[0]
+            line = jnp.where(acts & mute & (line < last), line + 1, line)
         turns = jnp.where(free[:, None], lines[line], self.env.worker_turns(ts))
         turns = jnp.where((is_root & ts.blocked)[:, None], 0, turns)
         onward = jnp.where(stays[line], line, jnp.minimum(line + 1, last))
         return turns, jnp.where(free, onward, carry), {}
+
+
+def _as(flags: jax.Array, like: jax.Array) -> jax.Array:
+    """Flags [N] in the rank of an array [N, ...]."""
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
+from jax.experimental.xla_metadata import set_xla_metadata
 
 T = TypeVar("T")
 
@@ -31,23 +31,39 @@ def once(fn: Callable[..., T], *args: Any) -> T:
     """fn(*args), computed once: the results are buffers, not formulas for the compiler to repeat.
 
     XLA:CPU re-derives shared intermediates inside the fusion of each of their consumers, which makes a step several
-    times slower and its compilation explode. The fence it respects is a loop whose trip count it cannot know
-    (`optimization_barrier` alone is dropped before fusion). Results that are arguments pass by. Elsewhere a barrier
-    is enough. See docs/performance.md.
+    times slower and its compilation explode. A call that it may not inline is a fence that it respects
+    (`optimization_barrier` is dropped before fusion), and one that costs no copies. Elsewhere a barrier is enough.
+    See docs/performance.md.
     """
-    closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-    flat = jax.tree.leaves(args)
-    arrives = {id(var): value for var, value in zip(closed.jaxpr.invars, flat, strict=True)}
-    passing = [arrives.get(id(var)) for var in closed.jaxpr.outvars]
-    run = jaxpr_as_fun(closed)
-    made = lambda: [x for x, old in zip(run(*flat), passing, strict=True) if old is None]  # noqa: E731
-    if jax.default_backend() == "cpu":
-        shapes = [a for a, old in zip(closed.out_avals, passing, strict=True) if old is None]
-        empty = [jnp.zeros(a.shape, a.dtype) for a in shapes]
-        start = lax.optimization_barrier(jnp.int32(0))
-        new = lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, made()), (start, empty))[1]
-    else:
-        new = lax.optimization_barrier(made())
-    fresh = iter(new)
-    leaves = [next(fresh) if old is None else old for old in passing]
-    return jax.tree.unflatten(jax.tree.structure(shape), leaves)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        return fn(*args)
+    if jax.default_backend() != "cpu":
+        return lax.optimization_barrier(fn(*args))
+
+    def call(*args: Any) -> T:
+        return fn(*args)
+
+    call.__name__ = getattr(fn, "func", fn).__name__  # what profiles show
+    # The metadata of a result is that of the call which makes it.
+    return set_xla_metadata(jax.jit(call)(*args), inlineable="false")
+
+
+def where_needed(needed: jax.Array, fn: Callable[..., T], otherwise: T, *args: Any) -> T:
+    """fn(*args) where `needed` bool[], else `otherwise`; a batch in which nobody needs it does not run fn at all."""
+
+    @jax.custom_batching.custom_vmap
+    def choose(needed: jax.Array, otherwise: T, args: tuple) -> T:
+        return lax.cond(needed, lambda args, _: fn(*args), lambda _, old: old, args, otherwise)
+
+    @choose.def_vmap
+    def batched(size: int, in_batched: Any, needed: jax.Array, otherwise: T, args: tuple) -> tuple[T, Any]:
+        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        old = jax.tree.map(
+            lambda x, batched: x if batched else jnp.broadcast_to(x, (size, *x.shape)), otherwise, in_batched[1]
+        )
+        pick = lambda flag, new, old: jax.tree.map(lambda a, b: jnp.where(flag, a, b), new, old)  # noqa: E731
+        each = jax.vmap(lambda flag, old, args: pick(flag, fn(*args), old), in_axes=(axes[0], 0, axes[2]))
+        some = jnp.any(needed)
+        return where_needed(some, each, old, needed, old, args), jax.tree.map(lambda _: True, old)
+
+    return choose(needed, otherwise, args)

@@ -105,7 +105,7 @@ def open_mail(
     reads = holds & own(reading.reads)
     load = jnp.where(reads, own(reading.load), lives.load) + jnp.where(opened & holds, mail.load, 0.0)
     told = jnp.where(opened[:, None], mail.claims, jnp.uint32(0))
-    kept = survivors(state, rows(load, state.place_slot), params)
+    kept = once(survivors, state, rows(load, state.place_slot), params)
     told = jnp.where(holds[:, None], told & own(kept), told)
     told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
     heard = told & ~lives.known

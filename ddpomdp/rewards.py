@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp.claims import unpack
+from ddpomdp.claims import values as values_of
 from ddpomdp.engine import Tick
 from ddpomdp.params import Params
 from ddpomdp.rules import Rules
@@ -42,7 +43,8 @@ def orchestration(rules: Rules, state: State, root_clock_ms: jax.Array, root: ja
     ratio = wall_s(root_clock_ms) / jnp.maximum(serial, 1e-3)
     once = jnp.mean((state.assigned == 1).astype(jnp.float32))
     told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
-    best = rules.task.best_quality(state.task, state.facts, unpack(told, state.log))
+    held = unpack(told & state.masks.claim, state.log)
+    best = rules.task.best_quality(state.task, values_of(state.log), held)
     values = {
         "orchestration_parallel": jnp.minimum(n, PARALLEL_FULL) / PARALLEL_FULL,
         "orchestration_finish": per_life,

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ddpomdp.claims import Facts, Log, Masks
+from ddpomdp.claims import Log, Masks
 from ddpomdp.harness import Legal
 from ddpomdp.pytree import pytree
 
@@ -124,7 +124,6 @@ class State:
     lives: Lives
     mail: Mail
     log: Log
-    facts: Facts  # of the log
     masks: Masks  # of the log
     board: Board
     roster_slot: jax.Array  # int32[P,R]  slot of each roster row, -1 empty
@@ -134,7 +133,7 @@ class State:
     queue_len: jax.Array  # int32[]
     assigned: jax.Array  # int32[M]    how often each row was handed to a child
     answer: jax.Array  # int32[M]    set of reported values, bit v: value v; the root's last aggregate
-    answer_origin: jax.Array  # int32[M,2]  uid and slot of the winning claim's author, -1 none
+    answer_claim: jax.Array  # int32[M]    place k of the winning claim of each row, -1 none
     told_root: jax.Array  # uint32[W]   claims returned to the root, before any were lost
     quality: jax.Array  # f32[]       of the present answer
     late: jax.Array  # f32[U]      individual reward due to lives that have ended

@@ -104,8 +104,8 @@ class Task(Protocol):
         """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
         ...
 
-    def best_quality(self, facts: Any, log_facts: Facts, told: jax.Array) -> jax.Array:
-        """f32[]: quality of the best value per row among entries int32[M] (K bits)."""
+    def best_quality(self, facts: Any, values: list[jax.Array], told: jax.Array) -> jax.Array:
+        """f32[]: quality of the best value per row among the claims int32[M] (K bits), of values int32[M] per k."""
         ...
 
     def observe(self, life: Any, params: Any) -> list[jax.Array]:

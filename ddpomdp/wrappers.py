@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ddpomdp.env import Env
 from ddpomdp.params import Params
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import pytree, where_needed
 from ddpomdp.state import State
 from ddpomdp.timestep import TimeStep
 
@@ -82,12 +82,7 @@ class Vector:
         luck, key, ts = running.luck, running.key, final
         resets = ends if self.autoreset == "same_step" else running.done & (self.autoreset == "next_step")
         if self.autoreset != "off":
-            fresh_luck = jax.random.fold_in(key, 1)
-            fresh_state, fresh_ts = self.env.reset(key, fresh_luck, params)
-            pick = lambda new, old: jax.tree.map(lambda a, b: jnp.where(resets, a, b), new, old)  # noqa: E731
-            state, ts = pick(fresh_state, state), pick(fresh_ts, ts)
-            luck = jnp.where(resets, fresh_luck, luck)
-            key = jnp.where(resets, jax.random.fold_in(key, 3), key)
+            state, ts, luck, key = where_needed(resets, self._fresh, (state, ts, luck, key), key, params)
         running = Running(
             state=state,
             luck=luck,
@@ -100,6 +95,12 @@ class Vector:
             last_ticks=last_ticks,
         )
         return running, ts, final
+
+
+    def _fresh(self, key: jax.Array, params: Params | None) -> tuple[State, TimeStep, jax.Array, jax.Array]:
+        """(state, ts, luck, key of the next reset) of a new episode."""
+        luck = jax.random.fold_in(key, 1)
+        return *self.env.reset(key, luck, params), luck, jax.random.fold_in(key, 3)
 
 
 def auto_reset(env: Env, num_envs: int, mode: AutoReset = "same_step") -> Vector:

@@ -68,7 +68,7 @@ def measure(name: str, calls: int = CALLS) -> dict[str, Any]:
             # After an episode's end the root is a new life, whose memory begins afresh.
             memory = jax.vmap(lambda m, a, b: renewed(env, policy, m, a, b))(memory, ts, next_ts)
             memory = jax.tree.map(lambda f, m: jnp.where(_as(final.last, m), f, m), fresh, memory)
-            total = total + sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(final))
+            total = total + sum(jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(final))
             counts = counts + jnp.stack(
                 [
                     jnp.sum(ts.alive, dtype=jnp.int32),
