@@ -3,15 +3,17 @@
 Axis letters: N slot, P parent place, M row, W words of a claim set.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
 from ddpomdp import claims
-from ddpomdp.claims import Facts, Votes
+from ddpomdp.claims import Log, NewClaims
 from ddpomdp.clocks import FAR
-from ddpomdp.harness import AGGREGATE, DETAILS
+from ddpomdp.harness import AGGREGATE
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows, where_needed
 from ddpomdp.rules import Rules
 from ddpomdp.state import Board, State
 from ddpomdp.turns import Call
@@ -32,7 +34,25 @@ class Read:
     refused: jax.Array  # bool[N]     aggregation without a parent place
 
 
-def read(state: State, call: Call, params: Params) -> Read:
+def nothing(state: State, call: Call) -> Read:
+    """Of a tick in which nobody aggregates."""
+    p = state.place_slot.shape[0]
+    zero, no = jnp.zeros_like(call.tool), jnp.zeros_like(call.acts)
+    words = jnp.zeros((p, state.lives.known.shape[1]), jnp.uint32)
+    return Read(
+        reads=jnp.zeros(p, bool),
+        read=no,
+        heard=words,
+        kept=words,
+        load=jnp.zeros(p, jnp.float32),
+        num_rows=zero,
+        spent=zero,
+        steps=zero,
+        refused=no,
+    )
+
+
+def read(rules: Rules, state: State, call: Call, params: Params) -> Read:
     """What aggregating parents read: returns that have arrived by their clock, as far as attention reaches."""
     lives, holder, masks = state.lives, state.place_slot, state.masks
     at = lambda x: rows(x, holder)  # noqa: E731
@@ -41,9 +61,7 @@ def read(state: State, call: Call, params: Params) -> Read:
     unread = lives.alive & lives.returned & lives.unread
     read = unread[None, :] & (lives.home[None, :] == place) & reads[:, None]
     read = read & (lives.arrival_ms[None, :] <= at(lives.clock_ms)[:, None])  # [P, N]
-    offers = claims.select(lives.known, lives.fresh, lives.offer[:, 0], masks)
-    summary = lives.offer[:, 1] == DETAILS.index("summary")
-    offers = jnp.where(summary[:, None], claims.summarised(offers, masks), offers)
+    offers = once(claims.told, lives.known, lives.fresh, lives.offer[:, 0], lives.offer[:, 1], masks)
     heard = claims.union(jnp.where(read[:, :, None], offers[None], jnp.uint32(0)), axis=1)
     reading = params.reading
     weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
@@ -77,12 +95,28 @@ def survivors(state: State, load: jax.Array, params: Params) -> jax.Array:
 
 
 def settle(
-    rules: Rules, before: State, state: State, call: Call, reading: Read, params: Params
+    rules: Rules, before: State, state: State, call: Call, reading: Read, worked: NewClaims, params: Params
 ) -> tuple[State, jax.Array]:
     """Parents who read decide by their rule; the root's decision is the answer. Boards are brought up to date.
 
-    A sub-lead keeps the claims of the winning values only. Returns each slot's marginal gain in quality f32[N].
+    Returns each slot's marginal gain in quality f32[N].
     """
+    entered = jnp.any(worked.made)
+    state = replace(state, masks=where_needed(entered, claims.masks, state.masks, state.log))
+    unchanged = state, jnp.zeros_like(before.lives.load)
+    arguments = before, state, call, reading, params
+    state, gain = where_needed(jnp.any(reading.reads), partial(decide, rules), unchanged, *arguments)
+    # A board speaks of what its parent knows, and entries of the log never change.
+    known, knew = (rows(s.lives.known, s.place_slot) for s in (state, before))
+    learns = jnp.any(known != knew) | jnp.any(state.place_slot != before.place_slot)
+    board = where_needed(learns & ~before.ended, boards, state.board, state.log, known)
+    return replace(state, board=board), gain
+
+
+def decide(
+    rules: Rules, before: State, state: State, call: Call, reading: Read, params: Params
+) -> tuple[State, jax.Array]:
+    """What `settle` does where somebody reads. A sub-lead keeps the claims of the winning values only."""
     lives, log = state.lives, state.log
     facts = claims.facts(log)
     holder = state.place_slot
@@ -97,8 +131,6 @@ def settle(
     earned = jnp.zeros_like(state.late).at[jnp.where(author >= 0, author, FAR)].add(gains, mode="drop")
     uid = jnp.where(before.lives.alive, before.lives.uid, FAR)
     gain = jnp.where(before.lives.alive, rows(earned, before.lives.uid), 0.0)
-    late = state.late + earned.at[uid].set(0.0, mode="drop")
-    board = tally(facts, votes)
     if holder.shape[0] > 1:
         prunes = reading.reads & (jnp.arange(holder.shape[0]) > 0)
         own = lambda x: rows(x, lives.place)  # noqa: E731
@@ -106,25 +138,23 @@ def settle(
         stays = claims.pack(keep, log.per_row) | verdicts
         drops = (lives.place >= 0) & own(prunes)
         known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
-        left = jnp.stack(claims.newest(known & claims.pack(facts.claim, log.per_row), lives.newest.shape[1]), axis=-1)
+        left = jnp.stack(claims.newest(known & state.masks.claim, lives.newest.shape[1]), axis=-1)
         lives = replace(lives, known=known, newest=jnp.where(drops[:, None], left, lives.newest))
-        board = tally(facts, claims.votes(log, facts, rows(known, holder)))
-    board = jax.tree.map(lambda new, old: jnp.where(before.ended, old, new), board, state.board)
     return replace(
         state,
         lives=lives,
-        masks=claims.masks(log),
-        board=board,
         answer=answer,
         answer_claim=won,
         quality=jnp.where(reads, rules.task.quality(state.task, answer), state.quality),
-        late=late,
+        late=state.late + earned.at[uid].set(0.0, mode="drop"),
         told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),
     ), gain
 
 
-def tally(facts: Facts, votes: Votes) -> Board:
-    """A parent's board from its votes."""
+def boards(log: Log, known: jax.Array) -> Board:
+    """Parents' boards from what they know uint32[P, W]."""
+    facts = claims.facts(log)
+    votes = once(claims.votes, log, facts, known)
     places = range(len(facts.value))
     top = claims.winner(votes.origins, votes.known, facts)
     value = claims.at(facts.value, top, -1)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddpomdp.harness import CLAIMS
+from ddpomdp.harness import CLAIMS, DETAILS
 from ddpomdp.pytree import once, pytree
 
 WORD = 32
@@ -49,8 +49,7 @@ class Entry:
 
 def entry(log: Log, place: jax.Array) -> Entry:
     """Entries at places int32[...] of the log (row * K + k; negative ones read place 0: mask the result)."""
-    place = jnp.maximum(place, 0)
-    row, k = place // log.per_row, place % log.per_row
+    row, k = row_and_k(place, log.per_row)
     head = log.head[k, row]
     return Entry(
         value=head & MAX_VALUE,
@@ -58,6 +57,12 @@ def entry(log: Log, place: jax.Array) -> Entry:
         origin=head >> 11,
         confidence=(log.fixed[k, row] & jnp.uint32(0xFFFF)).astype(jnp.int32),
     )
+
+
+def row_and_k(place: jax.Array, per_row: int) -> tuple[jax.Array, jax.Array]:
+    """(row, k) of places int32[...]; of negative ones (0, 0). `per_row` is a power of two."""
+    place = jnp.maximum(place, 0)
+    return place >> (per_row.bit_length() - 1), place & (per_row - 1)
 
 
 @pytree
@@ -305,6 +310,12 @@ def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks) -> ja
     chosen = jnp.where(which == CLAIMS.index("new"), known & fresh, known)
     chosen = jnp.where(which == CLAIMS.index("best"), best(known, m), chosen)
     return jnp.where(which == CLAIMS.index("disputed"), disputed(known, m), chosen)
+
+
+def told(known: jax.Array, fresh: jax.Array, which: jax.Array, detail: jax.Array, m: Masks) -> jax.Array:
+    """Claims chosen by `which` int32[N] as they are told at `detail` int32[N] of `DETAILS`."""
+    chosen = select(known, fresh, which, m)
+    return jnp.where((detail == DETAILS.index("summary"))[..., None], summarised(chosen, m), chosen)
 
 
 def summarised(sent: jax.Array, m: Masks) -> jax.Array:

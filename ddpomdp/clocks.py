@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp.enums import WaitFor
+from ddpomdp.luck import field, share
 from ddpomdp.params import Service
 from ddpomdp.pytree import pytree, replace, rows
 from ddpomdp.state import Lives, Mail
@@ -20,13 +21,12 @@ FAR = 2**31 - 1  # a time that never comes
 def latency_ms(service: Service, words: tuple[jax.Array, jax.Array], tokens: jax.Array, tool: jax.Array) -> jax.Array:
     """int32[N] duration of calls that write `tokens` int32[N], with a tool call where `tool` bool[N]; at least 1 ms."""
     w0, w1 = words
-    ten = jnp.uint32(1023)
-    first = service.ttft_ms[(w0 & ten).astype(jnp.int32)]
-    outside = jnp.where(tool, service.tool_ms[(w1 & ten).astype(jnp.int32)], 0)
+    first = service.ttft_ms[field(w0, 0, 10)]
+    outside = jnp.where(tool, service.tool_ms[field(w1, 0, 10)], 0)
     writing = (tokens * service.token_us) // 1000
-    stalled = (w0 >> jnp.uint32(10)).astype(jnp.float32) * jnp.float32(2.0**-22) < service.stall
-    stretch = (w1 >> jnp.uint32(10)) % jnp.maximum(service.stall_span_ms, 1).astype(jnp.uint32)
-    stall = jnp.where(stalled, service.stall_low_ms + stretch.astype(jnp.int32), 0)
+    stalled = share(w0, 10, 22) < service.stall
+    stretch = (share(w1, 10, 22) * service.stall_span_ms.astype(jnp.float32)).astype(jnp.int32)
+    stall = jnp.where(stalled, service.stall_low_ms + stretch, 0)
     return jnp.maximum(first + outside + writing + stall, 1)
 
 

@@ -7,22 +7,23 @@ says otherwise.
 Axis letters: N slot, P parent place, M row, W words of a claim set, Q queue place.
 """
 
+import functools
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from ddpomdp import aggregation, claims, costs, handout, legality, population, reports
+from ddpomdp import aggregation, claims, costs, handout, legality, messages, population, reports
 from ddpomdp import luck as luck_
 from ddpomdp import turns as turns_
 from ddpomdp.aggregation import Read
 from ddpomdp.costs import Bill
 from ddpomdp.enums import ResultCode, StopReason
 from ddpomdp.handout import Grants
-from ddpomdp.harness import BOUNDS, FIRST_TASK_TOOL, MESSAGE, RETURN, SPAWN, STOP, WAIT, Legal
+from ddpomdp.harness import AGGREGATE, BOUNDS, DELEGATE, FIRST_TASK_TOOL, MESSAGE, RETURN, SPAWN, STOP, WAIT, Legal
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows, where_needed
 from ddpomdp.rules import Rules
 from ddpomdp.state import Board, Lives, Mail, State, Totals
 from ddpomdp.task import Worked, Working
@@ -154,20 +155,29 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
     def move(f, *args):
         return once(partial(f, rules), *args)
 
+    def when(needed, f, otherwise, *args):
+        return where_needed(needed, partial(f, rules), otherwise, *args)
+
     before = state
     call = once(partial(turns_.check, rules.harness), state, turns)
+    anyone = lambda *tools: functools.reduce(jnp.logical_or, [jnp.any(call.tool == tool) for tool in tools])  # noqa: E731
+    hands, sends, reads = anyone(SPAWN, DELEGATE), anyone(MESSAGE, RETURN), anyone(AGGREGATE)
     order, leaving = move(population.overview, state, call)
-    state, grants = move(handout.grant, move(population.seat, state, call, leaving, order), call, leaving, order)
-    chosen, sent, sent_count = move(reports.payload, state, call)
-    reading = once(aggregation.read, state, call, params)
+    state, grants = when(hands, grant, (state, handout.nothing(rules, state)), state, call, leaving, order)
+    nothing = jnp.zeros_like(state.lives.known)
+    chosen, sent, sent_count = when(sends, reports.payload, (nothing, nothing, call.tool * 0), state, call)
+    reading = when(reads, aggregation.read, aggregation.nothing(state, call), state, call, params)
     bill = move(costs.bill, luck, state, call, grants, sent_count, reading, params)
-    state, posted = move(take_effect, state, call, leaving, bill, chosen, sent, sent_count, params)
+    state = move(take_effect, state, call, leaving, bill, sent_count, params)
+    letters = state, chosen, sent, sent_count
+    state, posted = when(sends, reports.send, (state, messages.nothing(state)), *letters, call, leaving, params)
     state, worked, place, refused_claim = move(work, before, state, call, order, grants, reading, bill, params)
-    state, born = move(population.bear, before, state, grants)
-    state, taken = move(handout.hand_out, luck, state, grants, born, params)
-    state, lost_mail = move(population.remove, before, state, leaving)
+    unborn = jnp.zeros_like(leaving)
+    state, born, taken = when(hands, populate, (state, unborn, nothing), luck, before, state, grants, params)
+    parts = hands | jnp.any(leaving)
+    state, lost_mail = when(parts, population.remove, (state, call.tool * 0), before, state, leaving)
     state, received, opened = move(reports.open_mail, before, state, reading, worked, place, taken, params)
-    state, gain = move(aggregation.settle, before, state, call, reading, params)
+    state, gain = move(aggregation.settle, before, state, call, reading, worked.claims, params)
     state = replace(state, legal=move(legality.legal, state, params))
     tick = Tick(
         before=before,
@@ -196,16 +206,31 @@ def take_effect(
     call: Call,
     leaving: jax.Array,
     bill: Bill,
-    chosen: jax.Array,
-    sent: jax.Array,
     sent_count: jax.Array,
     params: Params,
-) -> tuple[State, Posted]:
-    """Calls take their time and cost; returns and messages are on their way; the episode may end."""
+) -> State:
+    """Calls take their time and cost; returns are on their way; the episode may end."""
     state = costs.charge(rules, state, call, bill, params)
     state = reports.hand_back(rules, state, call, leaving, sent_count, bill)
-    state, posted = reports.send(rules, state, call, leaving, chosen, sent, sent_count, params)
-    return end(rules, state, call, bill), posted
+    return end(rules, state, call, bill)
+
+
+def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array) -> tuple[State, handout.Grants]:
+    """What spawns and delegations are granted, with a parent place for whoever needs one."""
+    seated = population.seat(rules, state, call, leaving, order)
+    return handout.grant(rules, seated, call, leaving, order)
+
+
+def populate(
+    rules: Rules, luck: jax.Array, before: State, state: State, grants: Grants, params: Params
+) -> tuple[State, jax.Array, jax.Array]:
+    """Births, and work for newborns and idle children.
+
+    Returns who was born bool[N] and claims taken over from parents uint32[N, W].
+    """
+    state, born = once(partial(population.bear, rules), before, state, grants)
+    state, taken = handout.hand_out(rules, luck, state, grants, born, params)
+    return state, born, taken
 
 
 def work(
@@ -296,10 +321,12 @@ def account(rules: Rules, state: State, tick: Tick) -> State:
     seconds = totals.serial_s + jnp.sum(tick.bill.latency_ms // 1000, dtype=jnp.int32) + ms // 1000
     empty_sent = ((call.tool == MESSAGE) | (call.tool == RETURN)) & (tick.sent_count == 0)
     unplaced = (call.tool == SPAWN) & ~tick.leaving & (tick.grants.seat < 0)
+    asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
+    asked = jnp.sum(jnp.where(call.tool == SPAWN, asked, 0), dtype=jnp.int32)
     gone_unread = tick.leaving & before.lives.unread
     gone_unread = gone_unread | (tick.leaving & (call.tool == RETURN))
     late_ms = jnp.max(posted.late_ms)
-    root_end = jnp.max(jnp.where(before.lives.uid == 0, tick.bill.end_ms, 0))
+    root_end = state.lives.clock_ms[state.place_slot[0]]
     excess_s = jnp.maximum(tick.bill.end_ms - root_end, 0) // 1000
     beyond = state.ended & ~before.ended & before.lives.alive
     adopted = tick.before.lives.alive & ~tick.leaving & (before.lives.home >= 0) & ~tick.born
@@ -314,7 +341,7 @@ def account(rules: Rules, state: State, tick: Tick) -> State:
         deaths=totals.deaths + count(tick.leaving),
         adopted=totals.adopted + count(adopted),
         illegal=totals.illegal + count(before.lives.alive & ~before.ended & ~call.valid),
-        refused_births=totals.refused_births + jnp.sum(grants.asked, dtype=jnp.int32) - born,
+        refused_births=totals.refused_births + asked - born,
         refused_places=totals.refused_places + count(unplaced) + count(tick.reading.refused),
         refused_rows=totals.refused_rows + jnp.sum(grants.refused_rows, dtype=jnp.int32),
         refused_claims=totals.refused_claims + count(tick.refused_claim),

@@ -298,7 +298,7 @@ class Env:
         refused = tick.refused_claim.astype(jnp.int32)
         asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
         born = jnp.where(state.ended, 0, own(grants.born))
-        refused = refused + jnp.where((tool == SPAWN) & ~tick.leaving, asked - born, 0)
+        refused = refused + jnp.where(tool == SPAWN, asked - born, 0)
         refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows), 0)
         undelivered = jnp.where(tick.posted.undeliverable > 0, 1, 0)  # at the receiver; messages to one child only
         to_child = jnp.where(was.home >= 0, undelivered * named, 0)
@@ -331,7 +331,7 @@ class Env:
             refused=only(refused),
             latency_ms=only(bill.latency_ms),
             clock_ms=only(was.clock_ms),
-            arrival_ms=only(jnp.where(tool == RETURN, state.lives.arrival_ms, bill.end_ms)),
+            arrival_ms=only(jnp.where((tool == RETURN) & ~tick.leaving, state.lives.arrival_ms, bill.end_ms)),
             cost_tokens=jnp.where(here[:, None], bill.tokens, 0),
             result_code=only(jnp.where(call.acts, code, 0)),
             trusted=here & ~((made & ((new_flags & UNTRUSTED) != 0)) | got_untrusted),

@@ -13,9 +13,9 @@ from ddpomdp.clocks import FAR
 from ddpomdp.harness import DELEGATE, SELECTORS, SPAWN, WAIT
 from ddpomdp.luck import Purpose
 from ddpomdp.params import Params
-from ddpomdp.pytree import pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows
 from ddpomdp.rules import Rules, per_parent
-from ddpomdp.state import Lives, State
+from ddpomdp.state import State
 from ddpomdp.turns import Call
 
 NEXT, MISSING, CONFLICTING, AGAIN = range(len(SELECTORS))
@@ -37,13 +37,15 @@ class Grants:
     target: jax.Array  # bool[N]     child that is handed work
     ordinal: jax.Array  # int32[N]    its place among the children handed work
     handed: jax.Array  # int32[P]    children handed work by delegation
-    base: jax.Array  # int32[P]    first queue place handed out (selector `again`: offset in the window)
+    base: jax.Array  # int32[P]    first queue place handed out (selector `again`: start of the window)
     limit: jax.Array  # int32[P]    end of what can be handed out
     chunk: jax.Array  # int32[P]    rows per child
-    again: jax.Array  # bool[P]     windows wrap around inside the parent's window
+    again: jax.Array  # bool[P]     the whole window goes out once more
+    chunks: jax.Array  # int32[P]    `again`: chunks that the window is cut into
+    shift: jax.Array  # int32[P]    `again`: the chunk of the first child
     listed: jax.Array  # bool[P]     rows were picked and appended to the queue
     picked: jax.Array  # bool[P,M]   the rows appended
-    to_workers: jax.Array  # bool[P]     work goes to lives that do not hand it on
+    position: jax.Array  # int32[P,M]  their places behind `base`
     brief: jax.Array  # int32[P]
     refused_rows: jax.Array  # int32[P]
     empty: jax.Array  # bool[P]     an empty selection
@@ -111,7 +113,8 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
     base = jnp.where(listed, base_list, cursor)
     limit = jnp.where(listed, base_list + appended, end)
     again = delegates & (selector == AGAIN)
-    base = jnp.where(again, at(lives.again) + chunk, base)  # one chunk on: another child's rows
+    base = jnp.where(again, start, base)
+    chunks = jnp.maximum((span + chunk - 1) // jnp.maximum(chunk, 1), 1)
     hands = (spawns & (born > 0)) | (delegates & (handed > 0))
     return replace(state, queue=queue, queue_len=queue_len), Grants(
         holder=holder,
@@ -130,12 +133,46 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
         limit=limit,
         chunk=chunk,
         again=again,
+        chunks=chunks,
+        shift=(at(lives.again) + 1) % chunks,  # one chunk on: another child's rows
         listed=delegates & listed,
         picked=selection & (position < appended[:, None]),
-        to_workers=jnp.where(spawns, role != 0, per_parent(target & (lives.role != 0), lives.home, holder) > 0),
+        position=position,
         brief=brief,
         refused_rows=jnp.where(delegates & listed, wanted_rows - appended, 0),
         empty=hands & (available == 0),
+    )
+
+
+def nothing(rules: Rules, state: State) -> Grants:
+    """Of a tick in which nobody spawns or delegates."""
+    p, n, m = state.place_slot.shape[0], state.lives.uid.shape[0], rules.task.num_rows
+    zero, no, table = jnp.zeros(p, jnp.int32), jnp.zeros(p, bool), jnp.zeros((p, m), jnp.int32)
+    return Grants(
+        holder=state.place_slot,
+        spawns=no,
+        asked=zero,
+        born=zero,
+        role=zero,
+        first_uid=zero,
+        first_free=zero,
+        delegates=no,
+        seat=state.lives.place,
+        target=jnp.zeros(n, bool),
+        ordinal=jnp.zeros(n, jnp.int32),
+        handed=zero,
+        base=zero,
+        limit=zero,
+        chunk=zero,
+        again=no,
+        chunks=zero + 1,
+        shift=zero,
+        listed=no,
+        picked=table > 0,
+        position=table,
+        brief=zero,
+        refused_rows=zero,
+        empty=no,
     )
 
 
@@ -150,12 +187,11 @@ def handed_out(rules: Rules, state: State) -> jax.Array:
 
 
 def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
-    """bool[P, M]: rows that `missing` or `conflicting` picks, for each parent; missing ones among those handed out."""
+    """bool[P, M]: rows that `missing` or `conflicting` picks for each parent, among those it has handed out."""
     known = rows(state.lives.known, holder)
     held = claims.unpack(known & state.masks.claim, state.log)
     disputed = claims.unpack(claims.disputed(known, state.masks), state.log)
-    missing = handed_out(rules, state) & (held == 0)
-    return jnp.where((selector == MISSING)[:, None], missing, disputed != 0)
+    return handed_out(rules, state) & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
 
 
 def _append(
@@ -166,22 +202,13 @@ def _append(
     return queue.at[index].set(jnp.arange(selection.shape[0], dtype=jnp.int32), mode="drop")
 
 
-def windows(
-    rules: Rules, grants: Grants, lives: Lives, place: jax.Array, ordinal: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def windows(grants: Grants, place: jax.Array, ordinal: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(start, end) int32[N] of the window handed to the `ordinal`-th child of each slot's `place`."""
     at = lambda x: rows(x, place)  # noqa: E731
-    holder = rows(grants.holder, place)
-    start = at(grants.base) + ordinal * at(grants.chunk)
-    end = jnp.minimum(start + at(grants.chunk), at(grants.limit))
-    start = jnp.minimum(start, at(grants.limit))
-    own_start, own_end = rows(lives.start, holder), rows(lives.end, holder)
-    span = own_end - own_start
-    offset = (at(grants.base) + ordinal * at(grants.chunk)) % jnp.maximum(span, 1)
-    again_start = own_start + offset
-    again_end = jnp.minimum(again_start + at(grants.chunk), own_end)
-    again = at(grants.again)
-    return jnp.where(again, again_start, start), jnp.where(again, again_end, end)
+    index = jnp.where(at(grants.again), (ordinal + at(grants.shift)) % at(grants.chunks), ordinal)
+    start = at(grants.base) + index * at(grants.chunk)
+    limit = at(grants.limit)
+    return jnp.minimum(start, limit), jnp.minimum(start + at(grants.chunk), limit)
 
 
 def hand_out(
@@ -197,16 +224,16 @@ def hand_out(
     siblings = rows(jnp.where(grants.spawns, born, grants.handed), place)
     ordinal = jnp.where(newborn, lives.rank, grants.ordinal)
     k0, k1 = luck_.life_key(luck, lives.lineage)
-    words = luck_.threefry(k0, k1, lives.turn, jnp.uint32(Purpose.HANDOUT))
+    words = once(luck_.threefry, k0, k1, lives.turn, jnp.uint32(Purpose.HANDOUT))
     understood, copies = rules.task.brief(rows(grants.brief, place), words, params.task)
-    step = 1 + (words[1] >> jnp.uint32(16)).astype(jnp.int32) % jnp.maximum(siblings - 1, 1)
+    step = 1 + luck_.below(words[1], 16, 16, siblings - 1)
     other = ordinal + jnp.where(copies & (siblings > 1), step, 0)
     other = jnp.where(other >= siblings, other - siblings, other)
-    start, end = windows(rules, grants, lives, place, other)
+    start, end = windows(grants, place, other)
     parent = rows(grants.holder, place)
     from_ms = jnp.maximum(lives.clock_ms, rows(lives.clock_ms, parent))
     set_ = lambda new, old: jnp.where(handed, new, old)  # noqa: E731
-    own_start, own_end = windows(rules, grants, lives, place, ordinal)
+    own_start, own_end = windows(grants, place, ordinal)
     taken = jnp.zeros_like(lives.known)
     if rules.task.hands_claims:
         takes = handed & rules.task.takes_claims(lives.role)
@@ -228,39 +255,40 @@ def hand_out(
         task=rules.task.handed(lives.task, handed, understood),
     )
     workers = jnp.where(grants.spawns, born, grants.handed)
-    return move_on(rules, replace(state, lives=lives), grants, workers > 0, workers), taken
+    state = move_on(replace(state, lives=lives), grants, workers)
+    counted = handed & (lives.role != 0)  # what goes to a sub-lead is counted when it hands it on
+    given = coverage(rules, state.queue, grants, counted, own_start, own_end)
+    return replace(state, assigned=state.assigned + given), taken
 
 
-def move_on(rules: Rules, state: State, grants: Grants, hands: jax.Array, workers: jax.Array) -> State:
-    """Advance the windows of parents bool[P] that handed work to `workers` int32[P], and note which rows went."""
+def move_on(state: State, grants: Grants, workers: jax.Array) -> State:
+    """Advance the windows of parents that handed work to `workers` int32[P]."""
     lives = state.lives
     own = lambda x: rows(x, lives.place)  # noqa: E731
-    mine = (lives.place >= 0) & own(hands)
-    onward = mine & ~own(grants.again) & ~own(grants.listed)
+    hands = (lives.place >= 0) & (own(workers) > 0)
+    again = hands & own(grants.again)
+    onward = hands & ~again & ~own(grants.listed)
     taken = jnp.minimum(lives.cursor + own(grants.chunk * workers), jnp.maximum(lives.end, lives.cursor))
-    span = jnp.maximum(lives.end - lives.start, 1)
     lives = replace(
         lives,
         cursor=jnp.where(onward, taken, lives.cursor),
-        again=jnp.where(mine & own(grants.again), own(grants.base) % span, lives.again),
-        planned=lives.planned | mine,
+        again=jnp.where(again, own(grants.shift), lives.again),
+        planned=lives.planned | hands,
     )
-    # Rows handed to workers; what goes to a sub-lead is counted when it hands it on.
-    m = state.assigned.shape[0]
-    place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
-    counted = (hands & grants.to_workers)[:, None]
-    amount = (grants.chunk * workers)[:, None]
-    until = jnp.minimum(grants.base[:, None] + amount, grants.limit[:, None])
-    region = (place >= grants.base[:, None]) & (place < until)
-    first, last = rows(lives.start, grants.holder)[:, None], rows(lives.end, grants.holder)[:, None]
-    around = (place - first - grants.base[:, None]) % jnp.maximum(last - first, 1) < amount
-    region = jnp.where(grants.again[:, None], around & (place >= first) & (place < last), region)
-    region = region & counted & ~grants.listed[:, None]
-    if rules.topology.max_parents == 1:
-        given = jnp.sum(region[:, :m], axis=0, dtype=jnp.int32)
-    else:
-        total = jnp.sum(region, axis=0, dtype=jnp.int32)
-        given = jnp.zeros(m, jnp.int32).at[state.queue].add(total)
-    picked = grants.picked & counted & grants.listed[:, None]
-    given = given + jnp.sum(picked, axis=0, dtype=jnp.int32)
-    return replace(state, lives=lives, assigned=state.assigned + given)
+    return replace(state, lives=lives)
+
+
+def coverage(
+    rules: Rules, queue: jax.Array, grants: Grants, counted: jax.Array, start: jax.Array, end: jax.Array
+) -> jax.Array:
+    """int32[M]: how often each row lies in the windows [start, end) of bool[N] `counted`."""
+    num_places, m = queue.shape[0], rules.task.num_rows
+    change = jnp.zeros(num_places + 1, jnp.int32)
+    change = change.at[jnp.where(counted, start, FAR)].add(1, mode="drop")
+    change = change.at[jnp.where(counted, end, FAR)].add(-1, mode="drop")
+    total = jnp.cumsum(change)[:num_places]
+    if rules.topology.max_parents > 1:
+        return jnp.zeros(m, jnp.int32).at[queue].add(total)
+    # The root's window is the task itself, queue place = row; behind it are the rows listed just now.
+    listed = total[jnp.clip(grants.base[:, None] + grants.position, 0, num_places - 1)]
+    return total[:m] + jnp.sum(jnp.where(grants.listed[:, None] & grants.picked, listed, 0), axis=0)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddpomdp.enums import Decision, EventKind
+from ddpomdp.luck import below
 from ddpomdp.pytree import pytree
 
 CORE_TOOLS = ("wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop")
@@ -244,7 +245,7 @@ class Harness:
         columns = [tool]
         for position, bound in enumerate(self.argument_bounds(legal, tool)):
             word = words[1 + position]
-            value = (word % jnp.maximum(bound, 1).astype(jnp.uint32)).astype(jnp.int32)
+            value = below(word, 10, 22, bound)  # bounds are below 1,024
             if position == 0:
                 whom = _nth_bit(legal.whom, word, len(self.tools[MESSAGE].arguments[0].values))
                 value = jnp.where(tool == MESSAGE, whom, value)
@@ -405,7 +406,7 @@ def _roster_row(value: object) -> int | None:
 
 def _nth_bit(bits: jax.Array, word: jax.Array, num_bits: int) -> jax.Array:
     """Index of a set bit of `bits` int32[N], chosen uniformly by `word` uint32[N]; 0 if none is set."""
-    nth = (word % jnp.maximum(jax.lax.population_count(bits), 1).astype(jnp.uint32)).astype(jnp.int32)
+    nth = below(word, 10, 22, jax.lax.population_count(bits))
     seen, chosen = jnp.zeros_like(bits), jnp.zeros_like(bits)
     for index in range(num_bits):
         is_set = (bits >> index) & 1

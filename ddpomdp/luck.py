@@ -7,6 +7,7 @@ a state or shown to a policy.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,13 @@ def draw(key: jax.Array, lineage: jax.Array, turn: jax.Array, purpose: int) -> j
     return jnp.stack(threefry(k0, k1, turn, jnp.uint32(purpose)), axis=-1)
 
 
+def draws(
+    keys: tuple[jax.Array, jax.Array], turn: jax.Array, purposes: tuple[int, ...]
+) -> list[tuple[jax.Array, jax.Array]]:
+    """Two random words per purpose, under the words of `life_key`."""
+    return [threefry(*keys, turn, jnp.uint32(purpose)) for purpose in purposes]
+
+
 def child_lineage(parent: jax.Array, parent_turn: jax.Array, place: jax.Array) -> jax.Array:
     """Lineage uint32[..., 2] of the child born at `place` (0, 1, ...) of the spawn its parent made in `parent_turn`."""
     return jnp.stack(threefry(parent[..., 0], parent[..., 1], parent_turn, place), axis=-1)
@@ -91,6 +99,25 @@ def child_lineage(parent: jax.Array, parent_turn: jax.Array, place: jax.Array) -
 def unit(word: jax.Array) -> jax.Array:
     """float32 in [0, 1) from the upper 24 bits of a word: exact, the same on every device."""
     return (word >> jnp.uint32(8)).astype(jnp.float32) * jnp.float32(2.0**-24)
+
+
+def field(word: jax.Array, shift: int, bits: int) -> jax.Array:
+    """int32 of `bits` bits of a word, from bit `shift`."""
+    return ((word.astype(jnp.uint32) >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
+
+
+def share(word: jax.Array, shift: int, bits: int) -> jax.Array:
+    """float32 in [0, 1) from `bits` bits (at most 24) of a word, from bit `shift`; exact."""
+    return field(word, shift, bits).astype(jnp.float32) * jnp.float32(2.0**-bits)
+
+
+def below(word: jax.Array, shift: int, bits: int, count: Any) -> jax.Array:
+    """int32 in 0 .. count - 1, by `bits` bits of a word: field * count >> bits; bits and those of count together <= 32.
+
+    A product costs a tenth of a remainder, and vectorises.
+    """
+    product = field(word, shift, bits).astype(jnp.uint32) * jnp.asarray(count).astype(jnp.uint32)
+    return (product >> jnp.uint32(bits)).astype(jnp.int32)
 
 
 def noise_keys(policy_key: jax.Array, ts) -> jax.Array:

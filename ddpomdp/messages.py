@@ -11,7 +11,7 @@ from ddpomdp import claims as claims_
 from ddpomdp.clocks import FAR
 from ddpomdp.enums import Group
 from ddpomdp.pytree import pytree, replace, rows
-from ddpomdp.state import Lives, Mail
+from ddpomdp.state import Lives, Mail, State
 
 
 @pytree
@@ -22,6 +22,12 @@ class Posted:
     undeliverable: jax.Array  # int32[N]  messages per receiver that found no place
     late_ms: jax.Array  # int32[N]  per receiver: how much later than the sender's end they arrive
     delivered_late: jax.Array  # int32[N]  messages per receiver that arrive late
+
+
+def nothing(state: State) -> Posted:
+    """Of a tick in which nobody writes."""
+    zero = jnp.zeros_like(state.lives.uid)
+    return Posted(sent=zero, undeliverable=zero, late_ms=zero, delivered_late=zero)
 
 
 def post(
@@ -77,7 +83,7 @@ def post(
 
     # Sideways.
     beside = child & (group == Group.PEERS)
-    side = _sideways(lives, num_places, beside, sent, load, end_ms, steps) if peers else _nothing(sent)
+    side = _sideways(lives, num_places, beside, sent, load, end_ms, steps) if peers else _silence(sent)
 
     # At the receiver.
     holds = lives.place >= 0
@@ -135,7 +141,7 @@ class Side:
     sender: jax.Array  # int32[N]    first uid
 
 
-def _nothing(sent: jax.Array) -> Side:
+def _silence(sent: jax.Array) -> Side:
     """Where siblings may not talk."""
     zero = jnp.zeros(sent.shape[0], jnp.int32)
     return Side(zero, jnp.zeros_like(sent), zero, zero, zero.astype(jnp.float32), zero)

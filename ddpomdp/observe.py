@@ -93,7 +93,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
     place = lives.newest
     entry = claims_.entry(log, place)  # [N, C]
     columns = [
-        f(jnp.maximum(place, 0) // log.per_row) / num_rows,
+        f(claims_.row_and_k(place, log.per_row)[0]) / num_rows,
         f(entry.value),
         f(entry.confidence) * 2.0**-16,
         f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),

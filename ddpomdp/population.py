@@ -12,7 +12,7 @@ from ddpomdp import luck as luck_
 from ddpomdp.clocks import FAR
 from ddpomdp.handout import Grants
 from ddpomdp.harness import DESPAWN, SPAWN
-from ddpomdp.pytree import replace, rows
+from ddpomdp.pytree import once, replace, rows
 from ddpomdp.rules import Rules, per_parent
 from ddpomdp.state import Lives, State
 from ddpomdp.turns import Call
@@ -71,7 +71,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
     home = jnp.sum(jnp.where(here, place, 0), axis=0)
     ordinal = rank - rows(grants.first_free, home)
     at = lambda x: rows(rows(x, grants.holder), home)  # noqa: E731
-    lineage = luck_.child_lineage(at(lives.lineage), at(before.lives.turn), ordinal)
+    lineage = once(luck_.child_lineage, at(lives.lineage), at(before.lives.turn), ordinal)
     start = at(lives.clock_ms)
     fill = lambda new, old: jnp.where(newborn.reshape(-1, *(1,) * (old.ndim - 1)), new, old)  # noqa: E731
     role = fill(rows(grants.role, home), lives.role)

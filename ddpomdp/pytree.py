@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import jaxpr_as_fun
 
 T = TypeVar("T")
 
-__all__ = ["once", "pytree", "replace", "rows"]
+__all__ = ["once", "pytree", "replace", "rows", "where_needed"]
 
 
 @dataclass_transform(frozen_default=True)
@@ -35,7 +37,7 @@ def once(fn: Callable[..., T], *args: Any) -> T:
     (`optimization_barrier` is dropped before fusion), and one that costs no copies. Elsewhere a barrier is enough.
     See docs/performance.md.
     """
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+    if not _traced(args):
         return fn(*args)
     if jax.default_backend() != "cpu":
         return lax.optimization_barrier(fn(*args))
@@ -45,25 +47,46 @@ def once(fn: Callable[..., T], *args: Any) -> T:
 
     call.__name__ = getattr(fn, "func", fn).__name__  # what profiles show
     # The metadata of a result is that of the call which makes it.
-    return set_xla_metadata(jax.jit(call)(*args), inlineable="false")
+    return cast(T, set_xla_metadata(jax.jit(call)(*args), inlineable="false"))
+
+
+def _traced(tree: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def where_needed(needed: jax.Array, fn: Callable[..., T], otherwise: T, *args: Any) -> T:
-    """fn(*args) where `needed` bool[], else `otherwise`; a batch in which nobody needs it does not run fn at all."""
+    """fn(*args) where `needed` bool[], else `otherwise`; a batch in which nobody needs it does not run fn at all.
 
+    Under `vmap` a plain `lax.cond` runs both sides for everyone. Results that fn hands on from `args` as they stand in
+    `otherwise` pass by.
+    """
+    if not _traced((needed, args)):
+        return fn(*args) if needed else otherwise
+    closed = jax.make_jaxpr(fn)(*args)
+    flat, (old, structure) = jax.tree.leaves(args), jax.tree.flatten(otherwise)
+    came = {id(var): value for var, value in zip(closed.jaxpr.invars, flat, strict=True)}
+    keeps = [came.get(id(var)) is x for var, x in zip(closed.jaxpr.outvars, old, strict=True)]
+    run = jaxpr_as_fun(closed)
+    part = lambda *flat: [x for x, keep in zip(run(*flat), keeps, strict=True) if not keep]  # noqa: E731
+    new = iter(_where_any(needed, part, [x for x, keep in zip(old, keeps, strict=True) if not keep], flat))
+    return jax.tree.unflatten(structure, [x if keep else next(new) for x, keep in zip(old, keeps, strict=True)])
+
+
+def _where_any(needed: jax.Array, fn: Callable[..., list], otherwise: list, args: list) -> list:
     @jax.custom_batching.custom_vmap
-    def choose(needed: jax.Array, otherwise: T, args: tuple) -> T:
-        return lax.cond(needed, lambda args, _: fn(*args), lambda _, old: old, args, otherwise)
+    def choose(needed: jax.Array, otherwise: list, args: list) -> list:
+        return lax.cond(needed, lambda _, args: fn(*args), lambda old, _: old, otherwise, args)
 
     @choose.def_vmap
-    def batched(size: int, in_batched: Any, needed: jax.Array, otherwise: T, args: tuple) -> tuple[T, Any]:
-        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
-        old = jax.tree.map(
-            lambda x, batched: x if batched else jnp.broadcast_to(x, (size, *x.shape)), otherwise, in_batched[1]
-        )
-        pick = lambda flag, new, old: jax.tree.map(lambda a, b: jnp.where(flag, a, b), new, old)  # noqa: E731
-        each = jax.vmap(lambda flag, old, args: pick(flag, fn(*args), old), in_axes=(axes[0], 0, axes[2]))
-        some = jnp.any(needed)
-        return where_needed(some, each, old, needed, old, args), jax.tree.map(lambda _: True, old)
+    def batched(size: int, in_batched: Any, needed: jax.Array, otherwise: list, args: list) -> tuple[list, list]:
+        flag_axis, _, arg_axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        old = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(otherwise, in_batched[1], strict=True)]
+
+        def each(flag: jax.Array, old: list, args: list) -> list:
+            return [jnp.where(flag, a, b) for a, b in zip(fn(*args), old, strict=True)]
+
+        every = jax.vmap(each, in_axes=(flag_axis, 0, arg_axes))
+        new = _where_any(jnp.any(needed), every, old, [needed, old, args])
+        return new, [True] * len(old)
 
     return choose(needed, otherwise, args)

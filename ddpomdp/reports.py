@@ -11,9 +11,9 @@ from ddpomdp.harness import DETAILS, GROUPS, MESSAGE, RETURN
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
 from ddpomdp.population import rosters
-from ddpomdp.pytree import once, replace, rows
+from ddpomdp.pytree import once, replace, rows, where_needed
 from ddpomdp.rules import Rules
-from ddpomdp.state import State
+from ddpomdp.state import Lives, State
 from ddpomdp.task import Worked
 from ddpomdp.turns import Call
 
@@ -24,11 +24,10 @@ def payload(rules: Rules, state: State, call: Call) -> tuple[jax.Array, jax.Arra
     messages, returns = call.tool == MESSAGE, call.tool == RETURN
     sends = messages | returns
     which = jnp.where(messages, rules.arg(call, MESSAGE, "claims"), rules.arg(call, RETURN, "claims"))
-    masks = state.masks
-    chosen = claims.select(lives.known, lives.fresh, which, masks)
-    chosen = jnp.where(sends[:, None], chosen, jnp.uint32(0))
+    chosen = claims.select(lives.known, lives.fresh, which, state.masks)
+    chosen = once(lambda chosen: jnp.where(sends[:, None], chosen, jnp.uint32(0)), chosen)
     summary = rules.arg(call, MESSAGE, "detail") == DETAILS.index("summary")
-    told = jnp.where(summary[:, None], claims.summarised(chosen, masks), chosen)
+    told = jnp.where(summary[:, None], claims.summarised(chosen, state.masks), chosen)
     return chosen, told, claims.size(chosen)
 
 
@@ -52,11 +51,11 @@ def hand_back(rules: Rules, state: State, call: Call, leaving: jax.Array, sent_c
 def send(
     rules: Rules,
     state: State,
-    call: Call,
-    leaving: jax.Array,
     chosen: jax.Array,
     sent: jax.Array,
     sent_count: jax.Array,
+    call: Call,
+    leaving: jax.Array,
     params: Params,
 ) -> tuple[State, Posted]:
     """Messages go into mailbox places."""
@@ -97,35 +96,25 @@ def open_mail(
     Returns claims newly known by mail or reading uint32[N, W] and messages opened int32[N].
     """
     lives = clocks.gate(state.lives, state.mail, state.place_slot, rules.config.strict_order)
-    mail = state.mail
-    opened = messages.arrived(mail, lives)
-    words = lives.known.shape[-1]
-    own = lambda x: rows(x, lives.place)  # noqa: E731
-    holds = lives.alive & (lives.place >= 0)
-    reads = holds & own(reading.reads)
-    load = jnp.where(reads, own(reading.load), lives.load) + jnp.where(opened & holds, mail.load, 0.0)
-    told = jnp.where(opened[:, None], mail.claims, jnp.uint32(0))
-    kept = once(survivors, state, rows(load, state.place_slot), params)
-    told = jnp.where(holds[:, None], told & own(kept), told)
-    told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
-    heard = told & ~lives.known
-    received = heard | (taken & ~lives.known)
-    mine = claims.bit_of(jnp.where(lives.alive, made, -1), words)
+    state = replace(state, lives=lives)
+    opened = messages.arrived(state.mail, lives)
+    letters = jnp.where(opened, state.mail.count, 0)
+    mine = claims.bit_of(jnp.where(lives.alive, made, -1), lives.known.shape[-1])
     is_claim = (worked.claims.flags & claims.VERDICT) == 0
-    latest = once(lambda words: claims.newest(words, lives.newest.shape[-1]), received & state.masks.claim)
-    newest = _push(lives.newest, [*latest, jnp.where(is_claim, made, -1)])
     lives = replace(
         lives,
-        known=lives.known | received | mine,
-        fresh=lives.fresh | heard | mine,  # what was handed over with the work is not news to the parent
-        newest=newest,
-        load=load,
-        steps=jnp.where(opened, jnp.maximum(lives.steps, mail.steps), lives.steps),
+        known=lives.known | mine,
+        fresh=lives.fresh | mine,
+        newest=_push(lives.newest, [jnp.where(is_claim, made, -1)]),  # what one is told now comes in front
         lifted=lives.lifted | opened,
         unread=lives.unread & ~reading.read,
         unreported=jnp.where(reading.read, 0, lives.unreported + reading.spent),
         spent=lives.spent + reading.spent,
     )
+    anything = jnp.any(opened) | jnp.any(reading.reads) | jnp.any(taken != 0)
+    silence = replace(state, lives=lives), jnp.zeros_like(taken)
+    state, heard = where_needed(anything, hear, silence, state, lives, reading, opened, taken, params)
+    lives = state.lives
     rank, roster = rosters(rules, lives, state.place_slot)
     going = lives.alive & ~state.ended
     lives = replace(
@@ -135,13 +124,39 @@ def open_mail(
         blocked=lives.blocked & going,
         uid=jnp.where(going, lives.uid, -1),
     )
-    state = replace(
-        state,
-        lives=lives,
-        mail=messages.emptied(mail, opened),
-        roster_slot=jnp.where(before.ended, state.roster_slot, roster),
+    state = replace(state, lives=lives, roster_slot=jnp.where(before.ended, state.roster_slot, roster))
+    return state, heard, letters
+
+
+def hear(
+    state: State, lives: Lives, reading: Read, opened: jax.Array, taken: jax.Array, params: Params
+) -> tuple[State, jax.Array]:
+    """What mail, reading and a parent's hand-over tell becomes known, as far as attention reaches.
+
+    Returns the state with `lives` so changed, and claims newly known by mail or reading uint32[N, W].
+    """
+    mail = state.mail
+    own = lambda x: rows(x, lives.place)  # noqa: E731
+    holds = lives.alive & (lives.place >= 0)
+    reads = holds & own(reading.reads)
+    load = jnp.where(reads, own(reading.load), lives.load) + jnp.where(opened & holds, mail.load, 0.0)
+    told = jnp.where(opened[:, None], mail.claims, jnp.uint32(0))
+    kept = once(survivors, state, rows(load, state.place_slot), params)
+    told = jnp.where(holds[:, None], told & own(kept), told)
+    told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
+    knew = state.lives.known
+    heard = told & ~knew
+    received = once(lambda heard, taken, knew: heard | (taken & ~knew), heard, taken, knew)
+    latest = claims.newest(received & state.masks.claim, lives.newest.shape[-1])
+    lives = replace(
+        lives,
+        known=lives.known | received,
+        fresh=lives.fresh | heard,  # what was handed over with the work is not news to the parent
+        newest=_push(lives.newest, latest),
+        load=load,
+        steps=jnp.where(opened, jnp.maximum(lives.steps, mail.steps), lives.steps),
     )
-    return state, heard, jnp.where(opened, mail.count, 0)
+    return replace(state, lives=lives, mail=messages.emptied(mail, opened)), heard
 
 
 def _push(newest: jax.Array, places: list[jax.Array]) -> jax.Array:

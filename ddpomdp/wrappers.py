@@ -96,7 +96,6 @@ class Vector:
         )
         return running, ts, final
 
-
     def _fresh(self, key: jax.Array, params: Params | None) -> tuple[State, TimeStep, jax.Array, jax.Array]:
         """(state, ts, luck, key of the next reset) of a new episode."""
         luck = jax.random.fold_in(key, 1)

@@ -147,10 +147,6 @@ def episode(env, key, luck, first, turns, steps, after=2):
             return
         twin.step(turns[tick])
         ours, theirs = flat(time_step(twin)), {name: values[tick] for name, values in steps.items()}
-        for r in twin.records.values():  # a lost return never arrives: the field says nothing
-            if r.lost:
-                theirs["events.arrival_ms"] = theirs["events.arrival_ms"].copy()
-                theirs["events.arrival_ms"][r.life.slot] = r.arrival
         yield tick, twin, turns[tick], ours, theirs
 
 

@@ -18,7 +18,7 @@ from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import lognormal_table
-from ddpomdp.pytree import pytree, replace
+from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.task import Worked, Working
 
 LEAD, SEARCHER, CHECKER = range(3)
@@ -109,13 +109,13 @@ class Rows:
         """What those meet who work on rows int32[N]."""
         word = self.packed[row]
         return Row(
-            truth=_field(word, 0, 3),
-            modal=_field(word, 3, 3),
-            poison=_field(word, 6, 3),
-            hard=_field(word, 9, 1) == 1,
-            answerable=_field(word, 10, 1) == 1,
-            poisoned=_field(word, 11, 1) == 1,
-            common=_share(word, 12, 16),
+            truth=luck_.field(word, 0, 3),
+            modal=luck_.field(word, 3, 3),
+            poison=luck_.field(word, 6, 3),
+            hard=luck_.field(word, 9, 1) == 1,
+            answerable=luck_.field(word, 10, 1) == 1,
+            poisoned=luck_.field(word, 11, 1) == 1,
+            common=luck_.share(word, 12, 16),
         )
 
 
@@ -209,16 +209,16 @@ class Search:
         lineage = jnp.asarray(luck_.TASK_LINEAGE, jnp.uint32)
         w0, w1 = luck_.threefry(*luck_.life_key(key, lineage), row, jnp.uint32(Purpose.ROW))
         l0, l1 = luck_.threefry(*luck_.life_key(luck, lineage), row, jnp.uint32(Purpose.ROW))
-        truth = _field(w1, 0, 3)
-        answerable = _share(w0, 10, 10) >= params.unanswerable
+        truth = luck_.field(w1, 0, 3)
+        answerable = luck_.share(w0, 10, 10) >= params.unanswerable
         fields = (
             (truth, 0),
-            (_field(w1, 3, 14) % 7, 3),
-            ((truth + 1 + _field(w1, 17, 15) % 7) % NUM_VALUES, 6),
-            (_share(w0, 20, 12) < params.hard, 9),
+            (luck_.below(w1, 3, 14, 7), 3),
+            ((truth + 1 + luck_.below(w1, 17, 15, 7)) & (NUM_VALUES - 1), 6),
+            (luck_.share(w0, 20, 12) < params.hard, 9),
             (answerable, 10),
-            (_share(w0, 0, 10) < params.poison, 11),
-            (_field(l1, 16, 16), 12),
+            (luck_.share(w0, 0, 10) < params.poison, 11),
+            (luck_.field(l1, 16, 16), 12),
         )
         packed = jnp.zeros_like(truth)
         for field, shift in fields:
@@ -227,7 +227,7 @@ class Search:
             truth=truth,
             answerable=answerable,
             tie=l0,
-            reject=_share(l1, 0, 16),
+            reject=luck_.share(l1, 0, 16),
             packed=packed,
         )
 
@@ -241,7 +241,7 @@ class Search:
     ) -> tuple[jax.Array, jax.Array]:
         """Whether a brief is understood, and whether its reader works on a sibling's window."""
         understood = luck_.unit(words[0]) < params.understood[level]
-        copies = _share(words[1], 0, 16) < params.copies[level]
+        copies = luck_.share(words[1], 0, 16) < params.copies[level]
         return understood, copies
 
     def handed(self, life: Searcher, handed: jax.Array, understood: jax.Array) -> Searcher:
@@ -282,15 +282,15 @@ class Search:
         searching = (working.tool == SEARCH) & working.has_row
         checking = working.tool == CHECK
         load = jnp.sum(searching | checking).astype(jnp.float32)
-        draw = lambda purpose: luck_.threefry(*working.life_keys, working.turn, jnp.uint32(purpose))  # noqa: E731
-        work, outcome, claim = draw(Purpose.WORK), draw(Purpose.OUTCOME), draw(Purpose.CLAIM)
-        fault = _share(work[0], 0, 16) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
+        purposes = Purpose.WORK, Purpose.OUTCOME, Purpose.CLAIM
+        work, outcome, claim = once(luck_.draws, working.life_keys, working.turn, purposes)
+        fault = luck_.share(work[0], 0, 16) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
         used = life.turns + (searching | checking)
         row, met = working.row, facts.at(working.row)
 
         # Search: a row takes some turns; then one uniform decides what is found.
         goes_on = (life.row == row) & (life.left > 0)
-        left = jnp.where(goes_on, life.left, params.length[_field(work[0], 16, 10)])
+        left = jnp.where(goes_on, life.left, params.length[luck_.field(work[0], 16, 10)])
         left = left - jnp.where(fault, 0, 1)
         finishes = searching & (left == 0)
         q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
@@ -298,22 +298,22 @@ class Search:
         q = q * jnp.where(life.understood, 1.0, params.lost_factor)
         q = jnp.where(met.answerable, q, 0.0)
         wrong_rate = params.wrong_rate[life.understood.astype(jnp.int32)]
-        common = _share(work[1], 0, 8) < params.correlation
+        common = luck_.share(work[1], 0, 8) < params.correlation
         u = jnp.where(common, met.common, luck_.unit(work[1]))
         right = u < q
         found = u < q + (1.0 - q) * wrong_rate
-        is_modal = _share(outcome[0], 0, 10) < params.modal
-        other = (met.modal + 1 + _field(outcome[0], 10, 12) % 6) % 7
+        is_modal = luck_.share(outcome[0], 0, 10) < params.modal
+        other = _around(met.modal + 1 + luck_.below(outcome[0], 10, 12, 6), 7)
         offset = jnp.where(is_modal, met.modal, other)
         truth = met.truth
-        value = jnp.where(right, truth, (truth + 1 + offset) % NUM_VALUES)
-        hit = _share(outcome[0], 22, 10) < params.poison_hit
+        value = jnp.where(right, truth, (truth + 1 + offset) & (NUM_VALUES - 1))
+        hit = luck_.share(outcome[0], 22, 10) < params.poison_hit
         poisoned = met.poisoned & hit
         value = jnp.where(poisoned, met.poison, value)
         looks_right = right | poisoned
-        confidence = params.confidence[looks_right.astype(jnp.int32), _field(outcome[1], 0, 10)]
-        garbled = _share(claim[0], 0, 12) < params.garble
-        twin_value = _other_wrong(value, truth, _field(claim[0], 12, 16))
+        confidence = params.confidence[looks_right.astype(jnp.int32), luck_.field(outcome[1], 0, 10)]
+        garbled = luck_.share(claim[0], 0, 12) < params.garble
+        twin_value = _other_wrong(value, truth, claim[0])
         makes = finishes & found
 
         # Check: one verdict per checker and claim.
@@ -326,8 +326,7 @@ class Search:
         first = jnp.where(group != 0, _trailing_zeros(group), -1)
         is_checker = working.role == CHECKER
         target = jnp.where(is_checker, jnp.where(first >= 0, row * per_row + first, -1), named)
-        target_row = jnp.maximum(target, 0) // per_row
-        target_k = jnp.maximum(target, 0) % per_row
+        target_row, target_k = claims_.row_and_k(target, per_row)
         entry = claims_.entry(log, target)
         judged = facts.at(target_row)
         is_right = (entry.value == judged.truth) & judged.answerable & ((entry.flags & claims_.TAINTED) == 0)
@@ -422,8 +421,10 @@ class Search:
         """Telescoping differences of item-F1 as rows of `new` replace rows of `old`, in row order."""
         right_old, reported_old = _score(facts, old)
         right_new, reported_new = _score(facts, new)
-        right = jnp.sum(right_old) + jnp.cumsum(right_new - right_old)
-        reported = jnp.sum(reported_old) + jnp.cumsum(reported_new - reported_old)
+        # One prefix sum of both: right answers in the upper, reported ones in the lower half of a word.
+        before, after = (right_old << 16) + reported_old, (right_new << 16) + reported_new
+        total = jnp.sum(before) + jnp.cumsum(after - before)
+        right, reported = total >> 16, total & 0xFFFF
         after = _f1(right, reported, jnp.sum(facts.answerable))
         return after - jnp.concatenate([self.quality(facts, old)[None], after[:-1]])
 
@@ -469,22 +470,17 @@ class Search:
         return jnp.where(may(SEARCH), jnp.asarray(harness.turn("search")), turns)
 
 
-def _field(word: jax.Array, shift: int, bits: int) -> jax.Array:
-    """int32 of `bits` bits of a word, from bit `shift`."""
-    return ((word.astype(jnp.uint32) >> jnp.uint32(shift)) & jnp.uint32(2**bits - 1)).astype(jnp.int32)
-
-
-def _share(word: jax.Array, shift: int, bits: int) -> jax.Array:
-    """f32 in [0, 1) from `bits` bits of a word, from bit `shift`; exact."""
-    return _field(word, shift, bits).astype(jnp.float32) * jnp.float32(2.0**-bits)
-
-
 def _other_wrong(value: jax.Array, truth: jax.Array, word: jax.Array) -> jax.Array:
     """A value that is neither right nor `value`."""
-    offset = (value - truth - 1) % NUM_VALUES  # 7 if right, else 0..6
-    from_right = word % 7
-    from_wrong = (offset + 1 + word % 6) % 7
-    return (truth + 1 + jnp.where(offset == 7, from_right, from_wrong)) % NUM_VALUES
+    offset = (value - truth - 1) & (NUM_VALUES - 1)  # 7 if right, else 0..6
+    from_right = luck_.below(word, 12, 16, 7)
+    from_wrong = _around(offset + 1 + luck_.below(word, 12, 16, 6), 7)
+    return (truth + 1 + jnp.where(offset == 7, from_right, from_wrong)) & (NUM_VALUES - 1)
+
+
+def _around(x: jax.Array, n: int) -> jax.Array:
+    """x modulo n, of x in 0 .. 2 n - 1."""
+    return jnp.where(x >= n, x - n, x)
 
 
 def _row_bits(words: jax.Array, row: jax.Array, per_row: int) -> jax.Array:

@@ -32,14 +32,6 @@ COUNTS = (
 DESPAWNED, WITH_EPISODE = 1, 2
 
 
-# Where the engine departs from the documents, the twin can follow either. True: as the engine does today.
-AGAIN_IS_CUT = True  # `again`: a chunk that crosses the end of the parent's window is cut there, not turned round
-AGAIN_COUNTS_ALL = True  # rows of such a chunk count as handed out although nobody got them, each once a hand-out
-
-MIXED_COUNTS_ALL = True  # rows handed to sub-leads count at once if a worker is handed rows by the same call
-LATE_BEFORE_WORK = True  # mail to a child that is handed work in the tick: late by its clock before, not after it
-
-
 @dataclass
 class Mail:
     """What is on its way to one life, or what its last return offers."""
@@ -351,7 +343,7 @@ class Twin:
         places = {life.place for life in self.lives.values()}
         self.free_places = [p for p in range(self.spec.max_parents) if p not in places]
         left = {role: self.max_lives[role] - self.born[role] for role in ROLES}
-        self.births, self.handouts, self.counted = {}, {}, {}
+        self.births, self.handouts = {}, {}
         for life, r in self.doing_tool("spawn"):
             count, role = r.args["count"], r.args["role"]
             fits = min(count, len(self.free_slots), left[role])
@@ -362,10 +354,9 @@ class Twin:
                 life.place = self.free_places.pop(0)
             slots = [self.free_slots.pop(0) for _ in range(fits)]
             left[role] -= fits
-            if life.uid not in self.leaving:
-                r.refused = count - fits
-                self.count["refused_places"] += placeless
-                self.count["refused_births"] += 0 if placeless else count - fits
+            r.refused = count - fits
+            self.count["refused_places"] += placeless
+            self.count["refused_births"] += count - fits
             r.code = "DONE" if fits else "REFUSED"
             self.count["empty_selections"] += fits > 0 and not life.rows_left
             size = self.chunk(r.args["chunk"], life.rows_left, count)
@@ -397,14 +388,10 @@ class Twin:
             source = [m for m in sorted(self.handed(life)) if self.picks(kind, life, m)]
         self.count["empty_selections"] += count > 0 and not source
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
-        if kind == "again":
-            life.shift = (life.shift + size) % max(len(source), 1)
-            span = max(len(source), 1)
-            ring = [source[(life.shift + i) % span] for i in range(size * count)] if source else []
-            windows = self.cut(ring, min(size, span), count) if size <= span else [ring[:span]] * count
-            if AGAIN_IS_CUT:
-                starts = [(life.shift + i * size) % span for i in range(count)]
-                windows = [source[start : start + size] for start in starts]
+        if kind == "again":  # the chunks of the whole window, from the next one on, round and round
+            chunks = self.cut(source, size, -(-len(source) // size)) if source else [[]]
+            life.shift = (life.shift + 1) % len(chunks)
+            windows = [chunks[(life.shift + i) % len(chunks)] for i in range(count)]
         else:
             windows = self.cut(source, size, count)
         if kind in ("missing", "conflicting"):
@@ -418,8 +405,6 @@ class Twin:
             windows = taken
             self.queue += appended
             self.count["refused_rows"] += r.refused
-        if kind == "again" and AGAIN_COUNTS_ALL:
-            self.counted[life.uid] = set(ring)
         self.handouts[life.uid] = (kind, idle, windows, r.args["brief"])
 
     def handed(self, life):
@@ -482,7 +467,7 @@ class Twin:
         if tool:
             total += int(s["tool_ms"][w1 & 1023])
         if luck.share(w0, 10, 22) < s["stall"]:
-            total += int(s["stall_low_ms"]) + (w1 >> 10) % int(s["stall_span_ms"])
+            total += int(s["stall_low_ms"]) + int(luck.share(w1, 10, 22) * np.float32(s["stall_span_ms"]))
         return max(total, 1)
 
     def choose(self, life, r):
@@ -671,10 +656,6 @@ class Twin:
                     child.steps = max(child.steps, life.steps)
                     self.give(life, child, place, windows, brief)
                 counted = [w for w, c in zip(windows, idle, strict=True) if c.role != LEAD]
-                if MIXED_COUNTS_ALL and counted:
-                    counted = windows
-                if counted and life.uid in self.counted:
-                    counted = [self.counted[life.uid]]
                 for window in counted:
                     for m in window:
                         self.assign(m)
@@ -689,9 +670,9 @@ class Twin:
         siblings = len(windows)
         taken = window
         if copies and siblings > 1:
-            taken = windows[(place + 1 + (words[1] >> 16) % (siblings - 1)) % siblings]
+            taken = windows[(place + 1 + luck.below(words[1], 16, 16, siblings - 1)) % siblings]
         child.rows, child.cursor, child.brief = list(taken), 0, level
-        child.skill.row, child.skill.left, child.skill.understood = None, 0, understood
+        child.skill.row, child.skill.left, child.skill.understood, child.skill.next_claim = None, 0, understood, 0
         child.shift = 0
         self.own_clock[child.uid] = child.clock
         child.clock = max(child.clock, self.records[parent.uid].finish)
@@ -763,7 +744,7 @@ class Twin:
             ups = [max(r.finish, r.life.not_before) for _, _, r in letters if r.parent == uid]
             others = [r.finish for _, _, r in letters if r.parent != uid]
             arrival = max(ups + others)
-            clock = self.own_clock.get(uid, receiver.clock) if LATE_BEFORE_WORK else receiver.clock
+            clock = self.own_clock.get(uid, receiver.clock)
             if others and clock > max(others):
                 late = clock - max(others)
                 arrival = max(arrival, clock)
@@ -955,7 +936,7 @@ class Twin:
                 r.terminated = True
             else:
                 r.truncated = True
-        self.beyond_s = sum(max(0, r.finish - self.records[0].finish) // 1000 for r in self.records.values())
+        self.beyond_s = sum(max(0, r.finish - self.root.clock) // 1000 for r in self.records.values())
         team = self.task.f1(self.answer)
         team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
         for r in self.records.values():

@@ -41,6 +41,11 @@ def field(word: int, shift: int, bits: int) -> int:
     return (word >> shift) & ((1 << bits) - 1)
 
 
+def below(word: int, shift: int, bits: int, count: int) -> int:
+    """A whole number below `count` by some bits of a word."""
+    return field(word, shift, bits) * count >> bits
+
+
 def share(word: int, shift: int, bits: int) -> np.float32:
     """Some bits of a word as a number in [0, 1)."""
     return np.float32(field(word, shift, bits) / (1 << bits))

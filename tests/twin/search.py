@@ -114,8 +114,8 @@ class Search:
                     truth=truth,
                     answerable=bool(luck.share(w0, 10, 10) >= p["unanswerable"]),
                     hard=bool(luck.share(w0, 20, 12) < p["hard"]),
-                    modal=luck.field(w1, 3, 14) % 7,
-                    poison=(truth + 1 + luck.field(w1, 17, 15) % 7) % VALUES
+                    modal=luck.below(w1, 3, 14, 7),
+                    poison=(truth + 1 + luck.below(w1, 17, 15, 7)) % VALUES
                     if luck.share(w0, 0, 10) < p["poison"]
                     else None,
                     common=luck.share(l1, 16, 16),
@@ -171,7 +171,7 @@ class Search:
             out.code = "EMPTY"
             return out
         outcome, own = draw(luck.OUTCOME), draw(luck.CLAIM)
-        other = (row.modal + 1 + luck.field(outcome[0], 10, 12) % 6) % 7
+        other = (row.modal + 1 + luck.below(outcome[0], 10, 12, 6)) % 7
         wrong = row.modal if luck.share(outcome[0], 0, 10) < p["modal"] else other
         value = row.truth if right else (row.truth + 1 + wrong) % VALUES
         tainted = row.poison is not None and bool(luck.share(outcome[0], 22, 10) < p["poison_hit"])
@@ -181,13 +181,13 @@ class Search:
         out.code, out.value = "FOUND", value
         out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted)
         if luck.share(own[0], 0, 12) < p["garble"]:
-            twin = self.other_wrong(value, row.truth, luck.field(own[0], 12, 16))
+            twin = self.other_wrong(value, row.truth, own[0])
             out.garbled = Entry(m, -1, ("garbled", uid, m, skill.turns), twin, confidence, luck.unit(own[1]))
         return out
 
     def other_wrong(self, value, truth, word):
         offset = (value - truth - 1) % VALUES
-        step = word % 7 if offset == 7 else (offset + 1 + word % 6) % 7
+        step = luck.below(word, 12, 16, 7) if offset == 7 else (offset + 1 + luck.below(word, 12, 16, 6)) % 7
         return (truth + 1 + step) % VALUES
 
     def is_right(self, entry):
