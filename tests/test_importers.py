@@ -532,6 +532,112 @@ def test_several_traces_in_a_file(tmp_path):
         import_file(file)
 
 
+# ATIF ---------------------------------------------------------------------------------------------------------------
+
+
+def step(n, source, message="", at=None, calls=(), results=(), **more):
+    told = {"step_id": n, "source": source, "message": message} | more
+    told |= {} if at is None else {"timestamp": f"2026-03-01T10:00:{at:02d}Z"}
+    told |= (
+        {"tool_calls": [{"tool_call_id": c, "function_name": f, "arguments": {}} for c, f in calls]} if calls else {}
+    )
+    return told | ({"observation": {"results": list(results)}} if results else {})
+
+
+def child(name="child-1", at=None):
+    when = (lambda n: None) if at is None else (lambda n: at + n)
+    metrics = {"prompt_tokens": 30, "completion_tokens": 3}
+    return {"schema_version": "ATIF-v1.7", "trajectory_id": name, "agent": {"name": "worker"}, "steps": [
+        step(1, "user", "count left", when(0)),
+        step(2, "agent", "", when(1), [("w1", "bash")], [{"source_call_id": "w1", "content": "3"}], metrics=metrics),
+        step(3, "agent", "three", when(2)),
+    ]}  # fmt: skip
+
+
+def trajectory(ref, at=(None,) * 5, **more):
+    spawn = [{"source_call_id": "a", "content": "three", "subagent_trajectory_ref": ref}]
+    return {"schema_version": "ATIF-v1.7", "session_id": "run", "agent": {"name": "boss", "version": "1"}, "steps": [
+        step(1, "system", "be brief", at[0]),
+        step(2, "user", "count", at[1]),
+        step(3, "agent", "I ask.", at[2], [("a", "delegate")], spawn, metrics={"prompt_tokens": 50}),
+        step(4, "agent", "three in all", at[4]),
+    ]} | more  # fmt: skip
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("way", ["embedded", "file"])
+def test_atif(tmp_path, timed, way):
+    at = (0, 1, 2, None, 30) if timed else (None,) * 5
+    inner = child(at=10 if timed else None)
+    if way == "embedded":
+        document = trajectory([{"trajectory_id": "child-1"}], at, subagent_trajectories=[inner])
+    else:
+        document = trajectory({"trajectory_path": "sub/child.json"}, at)
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "child.json").write_text(json.dumps(inner))
+    file = tmp_path / "trajectory.json"
+    file.write_text(json.dumps(document, indent=1))
+    assert detect(file) == "atif"
+    found = import_file(file)
+    events = sound(found)
+    assert found.problems == [] and found.records_in == found.records_kept == 7
+    assert {name: (e["agent"], e["type"], e["t"]) for name, e in events.items() if name != "e0"} == {
+        "m:0:1": ("human", "human_intervention", 0),
+        "m:0:2": ("boss", "orchestrator_decision", 1), "c:0:2:0": ("boss", "spawn", 1),
+        "c:1:1:0": ("worker", "tool_call", 10 if timed else 3),
+        "r:1:1:0": ("worker", "tool_result", 10 if timed else 3),
+        "m:1:2": ("worker", "return", 11 if timed else 4),
+        "r:0:2:0": ("boss", "tool_result", 11 if timed else 4), "m:0:3": ("boss", "aggregate", 29 if timed else 5),
+    }  # fmt: skip
+    assert (
+        events["c:0:2:0"]["to"] == "worker" and events["m:1:2"]["to"] == "boss" and events["r:1:1:0"]["from"] == "bash"
+    )
+    assert edges_of(found, "spawn") == {("c:0:2:0", "c:1:1:0")} and edges_of(found, "return") == {("m:1:2", "r:0:2:0")}
+    assert edges_of(found, "aggregate") == {("m:1:2", "m:0:3")} and len(edges_of(found, "tool_dependency")) == 2
+    assert found.trace.document["costs"]["tokens"] == 83 and found.trace.document["topology"] == "swarm"
+    assert found.trace.document["costs"]["wall_clock_s"] == (29 if timed else 0)
+
+
+def test_atif_damaged(tmp_path):
+    """References that lead nowhere, out of the folder, or round in a circle; steps that are none."""
+    outside = tmp_path / "secret.json"
+    outside.write_text(json.dumps(child()))
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "t.json"
+    refs = [{"trajectory_path": p} for p in ("../secret.json", str(outside), "t.json", "none.json", "\0", "x" * 9999)]
+    refs += [{"trajectory_id": "nobody"}, {}, {"trajectory_id": "child-1"}, {"trajectory_id": "child-1"}]
+    document = trajectory(refs, subagent_trajectories=[child(), child("never named"), 7])
+    document["steps"] += [7, step(5, "nobody"), step(6, "agent", tool_calls=[{"tool_call_id": "x"}]),
+                          step(7, "agent", "", None, [], [{"source_call_id": "gone", "content": 1}])]  # fmt: skip
+    file.write_text(json.dumps(document))
+    found = import_file(file)
+    events = sound(found)
+    assert [p.path for p in found.problems if p.level == "error"] == [
+        "steps[4]",
+        "steps[5].source",
+        "steps[6].tool_calls",
+    ]
+    assert {e["agent"] for e in events.values()} == {"env", "human", "boss", "worker", "worker_2"}
+    said = [p.reason for p in found.problems if p.level == "warning"]
+    assert sum("is no file in or below" in reason for reason in said) >= 3 and len(said) == 11
+    assert sum("read already" in reason for reason in said) == 1 and "second time" in "".join(said)
+    assert found.records_in == 14 and len(found.left_out) == 3
+    with pytest.raises(TraceError, match=r"steps\[4\]"):
+        import_file(file, strict=True)
+    deep = child("deepest")
+    for n in range(20):
+        ref = [{"content": "", "subagent_trajectory_ref": [{"trajectory_path": f"d{n}.json"}]}]
+        (tmp_path / "in" / f"d{n}.json").write_text(json.dumps(deep))
+        deep = {"agent": {"name": "a"}, "steps": [step(1, "agent", "x", None, [], ref)]}
+    file.write_text(json.dumps(deep))
+    found = import_file(file)
+    sound(found)
+    assert (
+        any("more than 16 deep" in p.reason for p in found.problems)
+        and found.trace.document["costs"]["sub_agents"] == 16
+    )
+
+
 # All of them --------------------------------------------------------------------------------------------------------
 
 
@@ -577,6 +683,7 @@ def test_hostile_files_never_end_in_a_traceback(tmp_path, capsys):
     sources = [
         json.dumps(log()),
         json.dumps(batch(spans())),
+        json.dumps(trajectory([{"trajectory_id": "child-1"}], subagent_trajectories=[child()])),
         "\n".join(map(json.dumps, main_thread() + side("aa11", "count left", 3))),
     ]
     glue = ["null", "[]", "{}", '"', "-1", "1e400", "NaN", "\\ud800", "\n", ",", "true", '"x"', "9" * 30]
@@ -588,7 +695,7 @@ def test_hostile_files_never_end_in_a_traceback(tmp_path, capsys):
             text = text[:a] + (rng.choice(glue) if rng.random() < 0.7 else "") + text[b:]
         file, out = tmp_path / f"f{rng.choice(['.json', '.jsonl'])}", tmp_path / "o.json"
         file.write_text(text)
-        words = ["--format", rng.choice(["auto", "otel", "claude-code", "who-and-when"])]
+        words = ["--format", rng.choice(["auto", "otel", "claude-code", "who-and-when", "atif"])]
         code = cli.main(["trace", "import", str(file), "--out", str(out), *words, *["--strict"] * (n % 2)])
         said = capsys.readouterr()
         assert code in (0, 2) and "Traceback" not in said.err and "DDPOMDP_DEBUG" not in said.err, (text, said.err)

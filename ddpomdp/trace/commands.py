@@ -53,8 +53,8 @@ class Import:
     """Keep what can be kept of a trace or transcript of any system, list what cannot, and write the rest as a trace.
 
     The format is told from the content: a trace under the survey's schema (survey), a Who&When log, Claude Code
-    transcripts (a .jsonl file, or a folder of them), OpenTelemetry spans. A folder, or a file with several teams, needs
-    an --out that is a folder: it gets one file per team.
+    transcripts (a .jsonl file, or a folder of them), OpenTelemetry spans, an ATIF trajectory. A folder, or a file with
+    several teams, needs an --out that is a folder: it gets one file per team.
 
     Example: ddpomdp trace import session.jsonl --out session.json
     """
@@ -63,7 +63,7 @@ class Import:
     """File or folder to import."""
     out: Path
     """File to write, or a folder."""
-    format: Literal["auto", "survey", "who-and-when", "claude-code", "otel"] = "auto"
+    format: Literal["auto", "survey", "who-and-when", "claude-code", "otel", "atif"] = "auto"
     """Format of the file."""
     strict: bool = False
     """Write nothing if anything would be left out."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpomdp.options import choose
 from ddpomdp.trace import text as text_
-from ddpomdp.trace.importers import claude_code, lines, otel, whowhen
+from ddpomdp.trace.importers import atif, claude_code, lines, otel, whowhen
 from ddpomdp.trace.importers.team import Imported
 from ddpomdp.trace.text import TraceError
 
@@ -17,6 +17,7 @@ IMPORTERS = {
     "who-and-when": whowhen.teams,
     "claude-code": claude_code.teams,
     "otel": otel.teams,
+    "atif": atif.teams,
 }
 SAMPLE_LINES = 50  # looked at to tell a format
 __all__ = ["IMPORTERS", "Imported", "detect", "import_all", "import_file"]
@@ -27,7 +28,7 @@ def import_all(path: str | Path, format: str | None = None, strict: bool = False
 
     Args:
       path: the file or folder.
-      format: "who-and-when", "claude-code" or "otel"; None tells it from the content.
+      format: "who-and-when", "claude-code", "otel" or "atif"; None tells it from the content.
       strict: refuse what would otherwise be left out and listed.
 
     Raises:
@@ -79,4 +80,6 @@ def detect(path: Path) -> str | None:
         return None  # whoever reads it as a trace says what is wrong, and where
     if whowhen.is_log(value):
         return "who-and-when"
+    if atif.is_trajectory(value):
+        return "atif"
     return "otel" if otel.is_batch(value) else None

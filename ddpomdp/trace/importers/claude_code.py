@@ -13,7 +13,6 @@ spawned it by the agent id in the call's result, else by its prompt.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from ddpomdp.trace.importers import lines
 from ddpomdp.trace.importers.parents import forest, nearest
 from ddpomdp.trace.importers.team import Imported, Team, ref, team_shape
+from ddpomdp.trace.importers.times import nanoseconds
 from ddpomdp.trace.text import TraceError, short
 
 FORMAT = "claude-code"
@@ -28,7 +28,6 @@ SPAWNING = ("Task", "Agent")
 MESSAGING = ("SendMessage",)
 MAIN = "main"
 _TOKENS = ("input_tokens", "output_tokens", "cache_creation_input_tokens")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -197,15 +196,9 @@ def _record(value: dict[str, Any]) -> _Record | None:
 
 def _time(stamp: Any) -> int:
     """Nanoseconds of an ISO time; `_Unfit` for anything else."""
-    try:
-        moment = datetime.fromisoformat(stamp)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        since = moment - _EPOCH
-    except (TypeError, ValueError, OverflowError):
-        raise _Unfit(
-            "timestamp", f"got {short(stamp)}; allowed: a date and time such as 2026-01-31T12:00:00Z"
-        ) from None
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    if (at := nanoseconds(stamp)) is None:
+        raise _Unfit("timestamp", f"got {short(stamp)}; allowed: a date and time such as 2026-01-31T12:00:00Z")
+    return at
 
 
 def _read_message(record: _Record, message: Any) -> None:
@@ -262,7 +255,7 @@ def _team(session: str, given: _Session) -> Imported | None:
     calls = _events(team, records, agents, order)
     _thread(team, records, parents, order)
     born = _spawns(team, records, agents, order, calls)
-    _returns(team, born)
+    team.returns(born, {child: f"r:{spawn[2:]}" for child, spawn in born.items()}, MAIN)
     usage: dict[str, tuple[tuple[int, ...], int]] = {}
     for name in order:  # a message is told several times; the last telling counts
         if records[name].tokens:
@@ -415,26 +408,3 @@ def _spawns(
         team.events[spawn]["to"] = child
         team.edge(spawn, first.get(child), "spawn")
     return born
-
-
-def _returns(team: Team, born: dict[str, str]) -> None:
-    """A sub-agent's last text is its return; the main thread's last text after a return is taken as the aggregation."""
-    last: dict[str, str] = {}
-    for name in team.ordered():
-        if team.events[name].get("decision") == "text":
-            last[team.events[name]["agent"]] = name
-    returned = []
-    for child, spawn in sorted(born.items()):
-        if child in last:
-            event = team.events[last[child]]
-            event["type"], event["to"] = "return", team.events[spawn]["agent"]
-            del event["decision"]
-            team.edge(last[child], f"r:{spawn[2:]}", "return")
-            returned.append(last[child])
-    final = last.get(MAIN)
-    read = [name for name in returned if final and team.when[name] < team.when[final]]
-    read = [name for name in read if team.events[name]["to"] == MAIN]
-    if final and read:
-        team.events[final] |= {"type": "aggregate", "inferred": True}
-        for name in read:
-            team.edge(name, final, "aggregate")

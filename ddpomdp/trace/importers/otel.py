@@ -21,7 +21,6 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from ddpomdp.trace import text as text_
 from ddpomdp.trace.importers import lines
 from ddpomdp.trace.importers.parents import forest, nearest
 from ddpomdp.trace.importers.team import Imported, Team, ref, team_shape
+from ddpomdp.trace.importers.times import nanoseconds
 from ddpomdp.trace.text import TraceError, short
 
 FORMAT = "otel"
@@ -222,13 +222,9 @@ def _nanos(span: dict[str, Any], key: str) -> int:
 
 
 def _iso(span: dict[str, Any], key: str) -> int:
-    try:
-        moment = datetime.fromisoformat(span.get(key))  # pyright: ignore[reportArgumentType]
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    except (TypeError, ValueError, OverflowError):
-        raise _Unfit(key, f"got {short(span.get(key))}; allowed: a date and time") from None
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    if (at := nanoseconds(span.get(key))) is None:
+        raise _Unfit(key, f"got {short(span.get(key))}; allowed: a date and time")
+    return at
 
 
 def _attributes(given: Any) -> dict[str, Any]:

@@ -112,6 +112,33 @@ class Team:
                 self.edge(last.get(agent), name, "temporal")
                 last[agent] = name
 
+    def returns(self, spawns: dict[str, str], results: dict[str, str], root: str) -> None:
+        """Tell what a transcript has no word for: returns and the aggregation, among events whose decision is "text".
+
+        Args:
+          spawns: the event that spawned each sub-agent, by its name; a sub-agent's last text is its return.
+          results: the event in which that return arrives, by sub-agent.
+          root: whose last text, if a return has arrived before it, is taken as the aggregation (`inferred`).
+        """
+        last: dict[str, str] = {}
+        for name in self.ordered():
+            if self.events[name].get("decision") == "text":
+                last[self.events[name]["agent"]] = name
+        final, read = last.get(root), []
+        for child, spawn in sorted(spawns.items()):
+            if child == root or (told := last.get(child)) is None:
+                continue
+            event, parent = self.events[told], self.events[spawn]["agent"]
+            del event["decision"]
+            event |= {"type": "return", "to": parent}
+            self.edge(told, results.get(child), "return")
+            if final is not None and parent == root and self.when[told] < self.when[final]:
+                read.append(told)
+        if final is not None and read:
+            self.events[final] |= {"type": "aggregate", "inferred": True}
+            for name in read:
+                self.edge(name, final, "aggregate")
+
     def finish(
         self,
         *,
