@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -371,6 +373,29 @@ def test_a_folder_on_the_command_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
     assert cli.main(["trace", "import", "empty", "--out", "o.json"]) == 2
     assert all(line.startswith("ddpomdp: ") for line in capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.slow
+def test_a_thousand_sessions_of_650_mb_fit_in_memory(tmp_path):
+    """Sub-agents are no sessions of their own, two unfinished ones are flagged, memory stays small."""
+    for n in range(1_000):
+        name = f"s{n:04d}"
+        thread = main_thread(name)[:-2] if n in (3, 77) else main_thread(name)
+        filler = [record(f"p{i}", "u1", 30 + i, text("x" * 6_000 + str(i)), session=name) for i in range(104)]
+        write_lines(tmp_path / f"{name}.jsonl", [*thread, *filler])
+        write_lines(tmp_path / name / "subagents" / "agent-aa11.jsonl", side("aa11", "count left", 3, name))
+    code = (
+        "import resource, sys; from ddpomdp.trace import import_all\n"
+        "teams = unfinished = 0\n"
+        "for team in import_all(sys.argv[1]):\n"
+        "    teams += 1; unfinished += any('unfinished' in p.reason for p in team.problems)\n"
+        "    assert team.records_in == team.records_kept and team.trace.document['costs']['sub_agents'] == 1\n"
+        "print(teams, unfinished, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    teams, unfinished, megabytes = map(int, done.stdout.split())
+    assert (teams, unfinished) == (1_000, 2) and megabytes < 1_000, done.stdout
 
 
 # OpenTelemetry ------------------------------------------------------------------------------------------------------

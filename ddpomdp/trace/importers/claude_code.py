@@ -51,7 +51,6 @@ class _Record:
     agent: str | None  # None: the session's own thread
     side: bool
     at: int | None
-    sort: str
     role: str = ""  # user, assistant, "" for a record that only links
     blocks: list[_Block] = field(default_factory=list)
     message: str | None = None
@@ -127,7 +126,7 @@ class _Session:
             self.records[record.uuid] = record
             return
         self.team.counts["repeated"] += 1
-        if record.sort < known.sort:  # the same one, in whatever order they come
+        if repr(record) < repr(known):  # the same one, in whatever order they come
             self.records[record.uuid] = record
 
     def absorb(self, other: "_Session") -> None:
@@ -183,14 +182,13 @@ def _record(value: dict[str, Any]) -> _Record | None:
         if link is not None and not isinstance(link, str):
             raise _Unfit(name, f"got {short(link)}; allowed: a name or null")
     at = _time(value.get("timestamp")) if speaks or "timestamp" in value else None
-    record = _Record(uuid, parent, agent or None, value.get("isSidechain") is True, at, "")
+    record = _Record(uuid, parent, agent or None, value.get("isSidechain") is True, at)
     if speaks:
         record.role = str(kind)
         _read_message(record, value.get("message"))
         result = value.get("toolUseResult")
         if isinstance(result, dict) and isinstance(result.get("agentId"), str):
             record.answers_for = result["agentId"]
-    record.sort = repr((at is None, at, parent, agent, record.role, record.blocks))
     return record
 
 
