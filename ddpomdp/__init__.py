@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddpomdp.state import State
     from ddpomdp.timestep import Event, Observation, TimeStep
     from ddpomdp.views.pettingzoo import aec_env, parallel_env
+    from ddpomdp.views.text import text_env
 
 # Where each public name lives; loaded at first use, so that `import ddpomdp` costs nothing.
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
     "TimeStep": "timestep",
     "aec_env": "views.pettingzoo",
     "parallel_env": "views.pettingzoo",
+    "text_env": "views.text",
 }
 _MODULES = ("trace", "wrappers")
 

@@ -43,7 +43,11 @@ class Worked:
 
 
 class Task(Protocol):
-    """A task: roles, tools, laws, quality."""
+    """A task: roles, tools, laws, quality.
+
+    A task may also have `words`: a mapping of str for the text view. Its keys are "task", "score", names of roles and
+    tools, and `tool.argument`; what it leaves out is said in general words.
+    """
 
     name: str
     roles: tuple[str, ...]  # role 0 is `lead`

@@ -1,7 +1,7 @@
 """Traces: episodes as files. See docs/traces.md for the format.
 
 `Trace.from_rollout`, `Trace.from_json`, `to_json`; `validate`, `salvage`; `replay`; `metrics`; `to_networkx`,
-`to_perfetto`, `plot`.
+`to_perfetto`, `plot`; `import_file`, `import_all` for transcripts of other systems.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ddpomdp.trace.drawing import plot
     from ddpomdp.trace.files import salvage, validate
     from ddpomdp.trace.graph import to_networkx
+    from ddpomdp.trace.importers import Imported, import_all, import_file
     from ddpomdp.trace.measures import Measure, metrics
     from ddpomdp.trace.perfetto import to_perfetto
     from ddpomdp.trace.replaying import Difference, replay
@@ -22,6 +23,9 @@ _HOMES = {
     "salvage": "files",
     "validate": "files",
     "to_networkx": "graph",
+    "Imported": "importers",
+    "import_all": "importers",
+    "import_file": "importers",
     "Measure": "measures",
     "metrics": "measures",
     "to_perfetto": "perfetto",
@@ -34,10 +38,13 @@ _HOMES = {
 
 __all__ = [
     "Difference",
+    "Imported",
     "Measure",
     "Problem",
     "Trace",
     "TraceError",
+    "import_all",
+    "import_file",
     "metrics",
     "plot",
     "replay",

@@ -50,27 +50,58 @@ class Validate:
 
 @dataclass(frozen=True)
 class Import:
-    """Keep what can be kept of a trace of any system, list what cannot, and write the rest.
+    """Keep what can be kept of a trace or transcript of any system, list what cannot, and write the rest as a trace.
 
-    Example: ddpomdp trace import theirs.json --out clean.json
+    The format is told from the content: a trace under the survey's schema (survey), a Who&When log, Claude Code
+    transcripts (a .jsonl file, or a folder of them), OpenTelemetry spans, an ATIF trajectory. A folder, or a file with
+    several teams, needs an --out that is a folder: it gets one file per team.
+
+    Example: ddpomdp trace import session.jsonl --out session.json
     """
 
     file: File
-    """Trace under the survey's schema, more or less."""
+    """File or folder to import."""
     out: Path
-    """File to write."""
+    """File to write, or a folder."""
+    format: Literal["auto", "survey", "who-and-when", "claude-code", "otel", "atif"] = "auto"
+    """Format of the file."""
+    strict: bool = False
+    """Write nothing if anything would be left out."""
     as_json: Json = False
     """Print a JSON object."""
 
     def __call__(self, options: dict[str, Any]) -> int:
         """Import the file."""
-        from ddpomdp.trace import salvage
+        from ddpomdp.trace import importers
 
         _no_options("import", options)
-        _check_out(self.out)
+        folder = self.out.is_dir()
+        if not folder:
+            _check_out(self.out)
+        format = importers.detect(self.file) if self.format == "auto" else self.format
+        if format in (None, "survey"):
+            if folder:
+                raise UsageError(f"cannot write {self.out}: it is a folder")
+            return self._survey()
+        if not folder:
+            teams = [importers.import_file(self.file, format, self.strict)]
+            teams[0].trace.save(self.out)
+        else:
+            if self.strict:  # nothing is written unless all of it can be
+                for _ in importers.import_all(self.file, format, True):
+                    pass
+            teams = importers.import_all(self.file, format, self.strict)
+        return self._tell(teams, folder)
+
+    def _survey(self) -> int:
+        from ddpomdp.trace import salvage
+
         kept = salvage(self.file)
         if kept.trace is None:
             raise UsageError(f"{self.file}: nothing can be kept; {next(iter(kept.problems), 'no events')}")
+        if self.strict and kept.left_out:
+            first = next(problem for problem in kept.problems if problem.record)
+            raise UsageError(f"{self.file}: {len(kept.left_out)} records cannot be kept; {first}")
         kept.trace.save(self.out)
         numbers = {
             "events_in": kept.events_in,
@@ -83,8 +114,38 @@ class Import:
             _print_json({**numbers, "problems": [asdict(problem) for problem in kept.problems]})
         else:
             _print_problems(kept.problems)
-            print(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in numbers.items()))
+            print(_sentence(numbers))
         return 0
+
+    def _tell(self, teams: Iterable[Any], folder: bool) -> int:
+        told, written = [], 0
+        for team in teams:
+            if folder:
+                team.trace.save(self.out / f"{team.trace.document['trace_id']}.json")
+            written += 1
+            numbers = {
+                "records_in": team.records_in,
+                "records_kept": team.records_kept,
+                "left_out": len(team.left_out),
+                **team.counts,
+                "events": len(team.trace.events),
+                "edges": len(team.trace.edges),
+            }
+            if self.as_json:
+                about = {"source": str(team.source), "format": team.format, "trace_id": team.trace.document["trace_id"]}
+                told.append({**about, **numbers, "problems": [asdict(problem) for problem in team.problems]})
+            else:
+                _print_problems(team.problems)
+                print(f"{_shown(str(team.source))}: {team.format}: {_sentence(numbers)}")
+        if not written:
+            raise UsageError(f"{self.file}: there is no event in it")
+        if self.as_json:
+            _print_json(told if folder else told[0])
+        return 0
+
+
+def _sentence(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in numbers.items())
 
 
 @dataclass(frozen=True)
@@ -169,13 +230,13 @@ class Replay:
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw a trace as lanes over logical time.
+    """Draw a trace as lanes over time; one of another system as dots, since its events have no durations.
 
     Example: ddpomdp trace plot episode.json --out episode.png
     """
 
     file: File
-    """Trace written by ddpomdp."""
+    """Trace, ours or under the survey's schema."""
     out: Path
     """Picture to write, .png or .svg."""
     title: str = ""

@@ -5,6 +5,7 @@ Laws, presets and sources stand in the card, cards/search.md. Quality is item-F1
 Axis letters: N slot, M row, K claim of a row, P parent place, W words of a claim set.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -64,6 +65,26 @@ MODELS: dict[str, dict[str, Any]] = {
         "check_reject": 0.56,
         "lead_turns": 60,
     },
+}
+
+
+# What the text view says of the task, its roles and its tools.
+WORDS: Mapping[str, str] = {
+    "task": (
+        f"Fill a table from the web. Each row has one right value, a label from 0 to {NUM_VALUES - 1}; some rows may "
+        "have none and are best left empty. Who searches a row may find the right value, a wrong one, or nothing; "
+        "values that several agents find independently of each other are more often right."
+    ),
+    "score": (
+        "The quality of the answer is item-F1 = 2 right / (reported + answerable rows). The answer is the lead's last "
+        "aggregate; without one it is empty and the quality 0."
+    ),
+    "lead": "hands out rows, reads returns, merges them into the answer and stops",
+    "searcher": "searches the rows handed to it one after the other and returns what it found",
+    "checker": "judges the claims on the rows handed to it and returns its verdicts",
+    "search": "Search the web for the next row of your own; a row may take several turns.",
+    "check": "Judge one of the claims you know.",
+    "check.claim": "Which of your newest claims, 0 the newest.",
 }
 
 
@@ -192,6 +213,7 @@ class Search:
     num_values = NUM_VALUES
     self_features: tuple[str, ...] = ("turns_used", "row_in_progress")
     hands_claims = True
+    words: Mapping[str, str] = WORDS
 
     def __init__(self, num_rows: int, per_row: int, observed_claims: int):
         """Static sizes: M, K and C."""
