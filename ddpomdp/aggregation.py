@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp import claims
-from ddpomdp.claims import Log, NewClaims
+from ddpomdp.claims import Facts, NewClaims, Votes
 from ddpomdp.clocks import FAR
 from ddpomdp.harness import AGGREGATE
 from ddpomdp.params import Params
@@ -103,20 +103,18 @@ def settle(
     """
     entered = jnp.any(worked.made)
     state = replace(state, masks=where_needed(entered, claims.masks, state.masks, state.log))
-    unchanged = state, jnp.zeros_like(before.lives.load)
-    arguments = before, state, call, reading, params
-    state, gain = where_needed(jnp.any(reading.reads), partial(decide, rules), unchanged, *arguments)
     # A board speaks of what its parent knows, and entries of the log never change.
     known, knew = (rows(s.lives.known, s.place_slot) for s in (state, before))
     learns = jnp.any(known != knew) | jnp.any(state.place_slot != before.place_slot)
-    board = where_needed(learns & ~before.ended, boards, state.board, state.log, known)
-    return replace(state, board=board), gain
+    unchanged = state, jnp.zeros_like(before.lives.load)
+    needed = (learns & ~before.ended) | jnp.any(reading.reads)
+    return where_needed(needed, partial(decide, rules), unchanged, before, state, call, reading, params)
 
 
 def decide(
     rules: Rules, before: State, state: State, call: Call, reading: Read, params: Params
 ) -> tuple[State, jax.Array]:
-    """What `settle` does where somebody reads. A sub-lead keeps the claims of the winning values only."""
+    """What `settle` does where somebody reads or learns. A sub-lead keeps the claims of the winning values only."""
     lives, log = state.lives, state.log
     facts = claims.facts(log)
     holder = state.place_slot
@@ -140,9 +138,11 @@ def decide(
         known = jnp.where(drops[:, None], lives.known & own(stays), lives.known)
         left = jnp.stack(claims.newest(known & state.masks.claim, lives.newest.shape[1]), axis=-1)
         lives = replace(lives, known=known, newest=jnp.where(drops[:, None], left, lives.newest))
+        votes = once(claims.votes, log, facts, rows(known, holder))
     return replace(
         state,
         lives=lives,
+        board=tally(facts, votes),
         answer=answer,
         answer_claim=won,
         quality=jnp.where(reads, rules.task.quality(state.task, answer), state.quality),
@@ -151,10 +151,8 @@ def decide(
     ), gain
 
 
-def boards(log: Log, known: jax.Array) -> Board:
-    """Parents' boards from what they know uint32[P, W]."""
-    facts = claims.facts(log)
-    votes = once(claims.votes, log, facts, known)
+def tally(facts: Facts, votes: Votes) -> Board:
+    """Parents' boards from their votes."""
     places = range(len(facts.value))
     top = claims.winner(votes.origins, votes.known, facts)
     value = claims.at(facts.value, top, -1)

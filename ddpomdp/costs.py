@@ -10,7 +10,7 @@ from ddpomdp.handout import Grants
 from ddpomdp.harness import AGGREGATE, DELEGATE, DESPAWN, DETAILS, MESSAGE, RETURN, SPAWN, WAIT
 from ddpomdp.luck import Purpose
 from ddpomdp.params import Params
-from ddpomdp.pytree import pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows
 from ddpomdp.rules import Rules, per_parent
 from ddpomdp.state import State
 from ddpomdp.turns import Call
@@ -68,7 +68,7 @@ def bill(
     outside_tokens = jnp.where(outside, work_tokens, 0)
     tokens = jnp.stack([work, orchestration, message, outside_tokens], axis=-1)
     life_keys = luck_.life_key(luck, lives.lineage)
-    words = luck_.threefry(*life_keys, lives.turn, jnp.uint32(Purpose.SERVICE))
+    words = once(luck_.threefry, *life_keys, lives.turn, jnp.uint32(Purpose.SERVICE))
     total = work_tokens + orchestration + message
     calls = call.acts & (tool != WAIT)
     latency = jnp.where(calls, clocks.latency_ms(params.service, words, total, outside), 0)

@@ -228,7 +228,7 @@ def populate(
 
     Returns who was born bool[N] and claims taken over from parents uint32[N, W].
     """
-    state, born = once(partial(population.bear, rules), before, state, grants)
+    state, born = population.bear(rules, before, state, grants)
     state, taken = handout.hand_out(rules, luck, state, grants, born, params)
     return state, born, taken
 

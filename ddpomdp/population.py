@@ -62,14 +62,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
     """Births, in slots that were free at the start of the tick; none in an ending tick. Returns bool[N]."""
     lives = state.lives
     born = jnp.where(state.ended, 0, grants.born)
-    free = ~before.lives.alive
-    rank = claims.prefix_count(free)
-    place = jnp.arange(born.shape[0], dtype=jnp.int32)[:, None]
-    first = grants.first_free[:, None]
-    here = free[None, :] & (rank[None, :] >= first) & (rank[None, :] < first + born[:, None])  # [P, N]
-    newborn = jnp.any(here, axis=0)
-    home = jnp.sum(jnp.where(here, place, 0), axis=0)
-    ordinal = rank - rows(grants.first_free, home)
+    newborn, home, ordinal = once(_cradles, ~before.lives.alive, grants.first_free, born)
     at = lambda x: rows(rows(x, grants.holder), home)  # noqa: E731
     lineage = once(luck_.child_lineage, at(lives.lineage), at(before.lives.turn), ordinal)
     start = at(lives.clock_ms)
@@ -130,6 +123,15 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
         born=state.born + by_role,
     )
     return state, newborn
+
+
+def _cradles(free: jax.Array, first: jax.Array, born: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(who is born bool[N], parent place int32[N], place in the spawn int32[N]) of the free slots bool[N]."""
+    rank = claims.prefix_count(free)
+    place = jnp.arange(born.shape[0], dtype=jnp.int32)[:, None]
+    here = free[None, :] & (rank[None, :] >= first[:, None]) & (rank[None, :] < (first + born)[:, None])  # [P, N]
+    home = jnp.sum(jnp.where(here, place, 0), axis=0)
+    return jnp.any(here, axis=0), home, rank - rows(first, home)
 
 
 def remove(rules: Rules, before: State, state: State, leaving: jax.Array) -> tuple[State, jax.Array]:

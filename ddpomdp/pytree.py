@@ -58,7 +58,7 @@ def where_needed(needed: jax.Array, fn: Callable[..., T], otherwise: T, *args: A
     """fn(*args) where `needed` bool[], else `otherwise`; a batch in which nobody needs it does not run fn at all.
 
     Under `vmap` a plain `lax.cond` runs both sides for everyone. Results that fn hands on from `args` as they stand in
-    `otherwise` pass by.
+    `otherwise` pass by; arguments that are also part of `otherwise` are changed in place.
     """
     if not _traced((needed, args)):
         return fn(*args) if needed else otherwise
@@ -66,27 +66,39 @@ def where_needed(needed: jax.Array, fn: Callable[..., T], otherwise: T, *args: A
     flat, (old, structure) = jax.tree.leaves(args), jax.tree.flatten(otherwise)
     came = {id(var): value for var, value in zip(closed.jaxpr.invars, flat, strict=True)}
     keeps = [came.get(id(var)) is x for var, x in zip(closed.jaxpr.outvars, old, strict=True)]
-    run = jaxpr_as_fun(closed)
-    part = lambda *flat: [x for x, keep in zip(run(*flat), keeps, strict=True) if not keep]  # noqa: E731
-    new = iter(_where_any(needed, part, [x for x, keep in zip(old, keeps, strict=True) if not keep], flat))
+    changing = [x for x, keep in zip(old, keeps, strict=True) if not keep]
+    place = {id(x): i for i, x in enumerate(changing)}
+    rest = [x for x in flat if id(x) not in place]
+
+    def part(changing: list, rest: list) -> list:
+        others = iter(rest)
+        given = [changing[place[id(x)]] if id(x) in place else next(others) for x in flat]
+        made = zip(jaxpr_as_fun(closed)(*given), keeps, strict=True)
+        return [x for x, keep in made if not keep]
+
+    new = iter(_where_any(needed, part, changing, rest))
     return jax.tree.unflatten(structure, [x if keep else next(new) for x, keep in zip(old, keeps, strict=True)])
 
 
-def _where_any(needed: jax.Array, fn: Callable[..., list], otherwise: list, args: list) -> list:
+def _where_any(needed: jax.Array, fn: Callable[[list, list], list], old: list, rest: list) -> list:
+    """fn(old, rest) where needed, else old."""
+
     @jax.custom_batching.custom_vmap
-    def choose(needed: jax.Array, otherwise: list, args: list) -> list:
-        return lax.cond(needed, lambda _, args: fn(*args), lambda old, _: old, otherwise, args)
+    def choose(needed: jax.Array, old: list, rest: list) -> list:
+        # A loop of no or one trip works in place; a conditional copies what it hands on.
+        once = lambda carry: (jnp.bool_(False), fn(carry[1], rest))  # noqa: E731
+        return lax.while_loop(lambda carry: carry[0], once, (needed, old))[1]
 
     @choose.def_vmap
-    def batched(size: int, in_batched: Any, needed: jax.Array, otherwise: list, args: list) -> tuple[list, list]:
-        flag_axis, _, arg_axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
-        old = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(otherwise, in_batched[1], strict=True)]
+    def batched(size: int, in_batched: Any, needed: jax.Array, old: list, rest: list) -> tuple[list, list]:
+        flag, _, axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        old = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(old, in_batched[1], strict=True)]
 
-        def each(flag: jax.Array, old: list, args: list) -> list:
-            return [jnp.where(flag, a, b) for a, b in zip(fn(*args), old, strict=True)]
+        def each(needed: jax.Array, old: list, rest: list) -> list:
+            return [jnp.where(needed, a, b) for a, b in zip(fn(old, rest), old, strict=True)]
 
-        every = jax.vmap(each, in_axes=(flag_axis, 0, arg_axes))
-        new = _where_any(jnp.any(needed), every, old, [needed, old, args])
-        return new, [True] * len(old)
+        every = jax.vmap(each, in_axes=(flag, 0, axes))
+        some = lambda old, rest: every(rest[0], old, rest[1:])  # noqa: E731
+        return _where_any(jnp.any(needed), some, old, [needed, *rest]), [True] * len(old)
 
-    return choose(needed, otherwise, args)
+    return choose(needed, old, rest)

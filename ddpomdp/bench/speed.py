@@ -10,6 +10,7 @@ Axis letters: B episode, T tick, N slot.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import resource
@@ -68,7 +69,8 @@ def measure(name: str, calls: int = CALLS) -> dict[str, Any]:
             # After an episode's end the root is a new life, whose memory begins afresh.
             memory = jax.vmap(lambda m, a, b: renewed(env, policy, m, a, b))(memory, ts, next_ts)
             memory = jax.tree.map(lambda f, m: jnp.where(_as(final.last, m), f, m), fresh, memory)
-            total = total + sum(jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(final))
+            out = dataclasses.replace(final, observation=next_ts.observation, legal=next_ts.legal)
+            total = total + sum(jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(out))
             counts = counts + jnp.stack(
                 [
                     jnp.sum(ts.alive, dtype=jnp.int32),

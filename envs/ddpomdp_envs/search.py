@@ -19,7 +19,7 @@ from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import lognormal_table
-from ddpomdp.pytree import once, pytree, replace
+from ddpomdp.pytree import once, pytree, replace, where_needed
 from ddpomdp.task import Worked, Working
 
 LEAD, SEARCHER, CHECKER = range(3)
@@ -164,6 +164,38 @@ class Searcher:
     next_claim: jax.Array  # int32[N]    checkers: next place to judge in the row
 
 
+@pytree
+class Found:
+    """What search turns come to. Axis N."""
+
+    finishes: jax.Array  # bool[N]     the row is done
+    made: jax.Array  # bool[N]     a claim comes of it
+    left: jax.Array  # int32[N]    turns left of the row
+    value: jax.Array  # int32[N]
+    truth: jax.Array  # int32[N]
+    confidence: jax.Array  # int32[N]    in 2**-16
+    poisoned: jax.Array  # bool[N]
+    knew: jax.Array  # bool[N]     something of the row was known before
+
+
+@pytree
+class Judged:
+    """What check turns come to. Axis N."""
+
+    target: jax.Array  # int32[N]    place of the claim in the log, -1 nothing to check
+    first: jax.Array  # int32[N]    its k, for checkers
+    judges: jax.Array  # bool[N]     a verdict is given
+    accepted: jax.Array  # bool[N]
+    moves_on: jax.Array  # bool[N]     a checker is done with the claim
+    row_done: jax.Array  # bool[N]     and with the row
+
+    @classmethod
+    def nothing(cls, no: jax.Array) -> "Judged":
+        """Of lives bool[N] none of which checks."""
+        no = jnp.zeros_like(no)
+        return cls(no.astype(jnp.int32) - 1, no.astype(jnp.int32) - 1, no, no, no, no)
+
+
 def search_params(
     model: str, *, poison: float, unanswerable: float, correlation: float = 0.0, fault: float = 0.07
 ) -> SearchParams:
@@ -303,18 +335,69 @@ class Search:
         """One search or check turn of everyone who takes one."""
         searching = (working.tool == SEARCH) & working.has_row
         checking = working.tool == CHECK
-        load = jnp.sum(searching | checking).astype(jnp.float32)
-        purposes = Purpose.WORK, Purpose.OUTCOME, Purpose.CLAIM
-        work, outcome, claim = once(luck_.draws, working.life_keys, working.turn, purposes)
+        calls = searching | checking
+        load = once(lambda calls: jnp.sum(calls).astype(jnp.float32), calls)
+        work, outcome, claim = once(
+            luck_.draws, working.life_keys, working.turn, (Purpose.WORK, Purpose.OUTCOME, Purpose.CLAIM)
+        )
         fault = luck_.share(work[0], 0, 16) < params.fault * jnp.maximum(1.0, load / params.provider_limit)
-        used = life.turns + (searching | checking)
-        row, met = working.row, facts.at(working.row)
+        found = once(self._search, facts, life, working, searching & ~fault, work, outcome, params)
+        nobody = Judged.nothing(checking)
+        judged = where_needed(
+            jnp.any(checking), self._check, nobody, facts, life, working, checking & ~fault, work[1], log, params
+        )
+        made, accepted = found.made, judged.accepted
+        garbled = luck_.share(claim[0], 0, 12) < params.garble
+        code = jnp.where(searching, ResultCode.IN_PROGRESS, ResultCode.NOTHING)
+        code = jnp.where(found.finishes, jnp.where(made, ResultCode.FOUND, ResultCode.EMPTY), code)
+        code = jnp.where(checking, jnp.where(judged.target >= 0, ResultCode.REFUSED, ResultCode.EMPTY), code)
+        code = jnp.where(judged.judges, jnp.where(accepted, ResultCode.ACCEPTED, ResultCode.REJECTED), code)
+        code = jnp.where(calls & fault, ResultCode.FAULT, code)
+        good = jnp.where(searching, ~found.knew, judged.judges)
+        flags = jnp.where(judged.judges, claims_.VERDICT | jnp.where(accepted, claims_.ACCEPT, 0), 0)
+        flags = jnp.where(made & found.poisoned, claims_.TAINTED | claims_.UNTRUSTED, flags)
+        row, k = claims_.row_and_k(judged.target, self.per_row)
+        moves_on, row_done = judged.moves_on, judged.row_done
+        return Worked(
+            life=replace(
+                life,
+                turns=life.turns + calls,
+                row=jnp.where(searching, jnp.where(found.finishes, -1, working.row), life.row),
+                left=jnp.where(searching, found.left, life.left),
+                next_claim=jnp.where(moves_on, jnp.where(row_done, 0, judged.first + 1), life.next_claim),
+            ),
+            claims=NewClaims(
+                made=made | judged.judges,
+                row=jnp.where(judged.judges, row, working.row),
+                value=jnp.where(judged.judges, k, found.value),
+                confidence=jnp.where(judged.judges, 2**15, found.confidence),
+                luck=claim[1],
+                flags=flags,
+                twin=made & garbled,
+                twin_value=_other_wrong(found.value, found.truth, claim[0]),
+            ),
+            advance=found.finishes | row_done,
+            code=code,
+            value=jnp.where(made, found.value, -1),
+            useful=jnp.where(calls & ~fault, jnp.where(good, 1.0, -1.0), 0.0),
+        )
 
-        # Search: a row takes some turns; then one uniform decides what is found.
+    def _search(
+        self,
+        facts: Rows,
+        life: Searcher,
+        working: Working,
+        works: jax.Array,
+        work: tuple[jax.Array, jax.Array],
+        outcome: tuple[jax.Array, jax.Array],
+        params: SearchParams,
+    ) -> Found:
+        """A row takes some turns of bool[N] `works`; then one uniform decides what is found."""
+        row, met = working.row, facts.at(working.row)
         goes_on = (life.row == row) & (life.left > 0)
         left = jnp.where(goes_on, life.left, params.length[luck_.field(work[0], 16, 10)])
-        left = left - jnp.where(fault, 0, 1)
-        finishes = searching & (left == 0)
+        left = left - works.astype(jnp.int32)
+        finishes = works & (left == 0)
         q = params.q[jnp.minimum(life.turns, MAX_TURNS - 1)]
         q = q * jnp.where(met.hard, params.hard_factor, 1.0)
         q = q * jnp.where(life.understood, 1.0, params.lost_factor)
@@ -323,26 +406,37 @@ class Search:
         common = luck_.share(work[1], 0, 8) < params.correlation
         u = jnp.where(common, met.common, luck_.unit(work[1]))
         right = u < q
-        found = u < q + (1.0 - q) * wrong_rate
         is_modal = luck_.share(outcome[0], 0, 10) < params.modal
         other = _around(met.modal + 1 + luck_.below(outcome[0], 10, 12, 6), 7)
         offset = jnp.where(is_modal, met.modal, other)
-        truth = met.truth
-        value = jnp.where(right, truth, (truth + 1 + offset) & (NUM_VALUES - 1))
-        hit = luck_.share(outcome[0], 22, 10) < params.poison_hit
-        poisoned = met.poisoned & hit
-        value = jnp.where(poisoned, met.poison, value)
-        looks_right = right | poisoned
-        confidence = params.confidence[looks_right.astype(jnp.int32), luck_.field(outcome[1], 0, 10)]
-        garbled = luck_.share(claim[0], 0, 12) < params.garble
-        twin_value = _other_wrong(value, truth, claim[0])
-        makes = finishes & found
+        value = jnp.where(right, met.truth, (met.truth + 1 + offset) & (NUM_VALUES - 1))
+        poisoned = met.poisoned & (luck_.share(outcome[0], 22, 10) < params.poison_hit)
+        looks_right = (right | poisoned).astype(jnp.int32)
+        return Found(
+            finishes=finishes,
+            made=finishes & (u < q + (1.0 - q) * wrong_rate),
+            left=left,
+            value=jnp.where(poisoned, met.poison, value),
+            truth=met.truth,
+            confidence=params.confidence[looks_right, luck_.field(outcome[1], 0, 10)],
+            poisoned=poisoned,
+            knew=_row_bits(working.known, row, self.per_row) != 0,
+        )
 
-        # Check: one verdict per checker and claim.
-        per_row = self.per_row
-        named = jnp.take_along_axis(
-            working.newest, jnp.clip(working.argument, 0, working.newest.shape[1] - 1)[:, None], axis=1
-        )[:, 0]
+    def _check(
+        self,
+        facts: Rows,
+        life: Searcher,
+        working: Working,
+        works: jax.Array,
+        word: jax.Array,
+        log: Log,
+        params: SearchParams,
+    ) -> Judged:
+        """One verdict per checker and claim, of those in bool[N] `works`."""
+        per_row, row = self.per_row, working.row
+        argument = jnp.clip(working.argument, 0, working.newest.shape[1] - 1)
+        named = jnp.take_along_axis(working.newest, argument[:, None], axis=1)[:, 0]
         group = _row_bits(working.known, row, per_row) & _row_bits(working.claims[None], row, per_row)
         group = group & ~((jnp.uint32(1) << life.next_claim.astype(jnp.uint32)) - jnp.uint32(1))
         first = jnp.where(group != 0, _trailing_zeros(group), -1)
@@ -352,55 +446,22 @@ class Search:
         entry = claims_.entry(log, target)
         judged = facts.at(target_row)
         is_right = (entry.value == judged.truth) & judged.answerable & ((entry.flags & claims_.TAINTED) == 0)
-        accepted = jnp.where(
-            is_right,
-            luck_.unit(work[1]) < params.check_accept[judged.hard.astype(jnp.int32)],
-            luck_.unit(work[1]) >= params.check_reject,
-        )
-        repeat = jnp.zeros_like(accepted)
+        luck = luck_.unit(word)
+        accepts_right = luck < params.check_accept[judged.hard.astype(jnp.int32)]
+        repeat = jnp.zeros_like(works)
         for k in range(per_row):
             there = claims_.entry(log, target_row * per_row + k)
             own = ((there.flags & claims_.VERDICT) != 0) & (there.origin == working.uid)
             repeat = repeat | (own & (there.value == target_k))
-        judges = checking & (target >= 0) & ~fault & ~repeat
-        moves_on = checking & is_checker & ~fault
+        moves_on = works & is_checker
         rest = group & (group - jnp.uint32(1))
-        row_done = moves_on & (rest == 0)
-
-        # Together.
-        knew = _row_bits(working.known, row, per_row) != 0
-        code = jnp.where(searching, ResultCode.IN_PROGRESS, ResultCode.NOTHING)
-        code = jnp.where(finishes, jnp.where(found, ResultCode.FOUND, ResultCode.EMPTY), code)
-        code = jnp.where(checking, jnp.where(target >= 0, ResultCode.REFUSED, ResultCode.EMPTY), code)
-        code = jnp.where(judges, jnp.where(accepted, ResultCode.ACCEPTED, ResultCode.REJECTED), code)
-        code = jnp.where((searching | checking) & fault, ResultCode.FAULT, code)
-        useful = jnp.where(searching & ~fault, jnp.where(knew, -1.0, 1.0), 0.0)
-        useful = useful + jnp.where(checking & ~fault, jnp.where(judges, 1.0, -1.0), 0.0)
-        flags = jnp.where(judges, claims_.VERDICT | jnp.where(accepted, claims_.ACCEPT, 0), 0)
-        flags = jnp.where(makes & poisoned, claims_.TAINTED | claims_.UNTRUSTED, flags)
-        next_claim = jnp.where(moves_on, jnp.where(row_done, 0, first + 1), life.next_claim)
-        return Worked(
-            life=replace(
-                life,
-                turns=used,
-                row=jnp.where(searching, jnp.where(finishes, -1, row), life.row),
-                left=jnp.where(searching, left, life.left),
-                next_claim=next_claim,
-            ),
-            claims=NewClaims(
-                made=makes | judges,
-                row=jnp.where(judges, target_row, row),
-                value=jnp.where(judges, target_k, value),
-                confidence=jnp.where(judges, 2**15, confidence),
-                luck=claim[1],
-                flags=flags,
-                twin=makes & garbled,
-                twin_value=twin_value,
-            ),
-            advance=finishes | row_done,
-            code=code,
-            value=jnp.where(makes, value, -1),
-            useful=useful,
+        return Judged(
+            target=target,
+            first=first,
+            judges=works & (target >= 0) & ~repeat,
+            accepted=jnp.where(is_right, accepts_right, luck >= params.check_reject),
+            moves_on=moves_on,
+            row_done=moves_on & (rest == 0),
         )
 
     # Answers -----------------------------------------------------------------------------------------------------
