@@ -120,12 +120,13 @@ def decide(
     holder = state.place_slot
     votes = once(claims.votes, log, facts, rows(lives.known, holder))
     rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
-    answers, winners, keep = rules.task.aggregate(state.task, facts, votes, rule, params.task)
+    answers, winners, keep = once(rules.task.aggregate, state.task, facts, votes, rule, params.task)
     reads = reading.reads[0]  # the root holds place 0
     answer = jnp.where(reads, answers[0], state.answer)
     won = jnp.where(reads, winners[0], state.answer_claim)
     gains = jnp.where(reads, rules.task.gains(state.task, state.answer, answer), 0.0)
-    author = claims.at(facts.origin, jnp.where(won >= 0, won, state.answer_claim), -1)  # retracted: the former author
+    speaker = jnp.where(won >= 0, won, state.answer_claim)  # of a retracted row: the former one
+    author, gains = once(lambda k, gains: (claims.at(facts.origin, k, -1), gains), speaker, gains)
     earned = jnp.zeros_like(state.late).at[jnp.where(author >= 0, author, FAR)].add(gains, mode="drop")
     uid = jnp.where(before.lives.alive, before.lives.uid, FAR)
     gain = jnp.where(before.lives.alive, rows(earned, before.lives.uid), 0.0)

@@ -127,7 +127,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
 
 def _cradles(free: jax.Array, first: jax.Array, born: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(who is born bool[N], parent place int32[N], place in the spawn int32[N]) of the free slots bool[N]."""
-    rank = claims.prefix_count(free)
+    rank = once(claims.prefix_count, free)
     place = jnp.arange(born.shape[0], dtype=jnp.int32)[:, None]
     here = free[None, :] & (rank[None, :] >= first[:, None]) & (rank[None, :] < (first + born)[:, None])  # [P, N]
     home = jnp.sum(jnp.where(here, place, 0), axis=0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp.harness import WAIT, Harness
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import once, pytree
 from ddpomdp.state import State
 
 
@@ -27,7 +27,7 @@ def check(harness: Harness, state: State, turns: jax.Array) -> Call:
     """Who acts, and with which call: illegal turns become `wait`, forced turns are waits."""
     lives = state.lives
     acts = lives.alive & ~lives.returned & ~lives.blocked & ~state.ended
-    ok = harness.is_legal(state.legal, turns)
+    ok = once(harness.is_legal, state.legal, turns)
     takes = acts & ok
     count = jnp.where(lives.alive & ~state.ended, harness.legal_count(state.legal), 0)
     return Call(

@@ -261,8 +261,9 @@ class Search:
         """Draw the rows: what is true from `key`, the rows' luck from `luck`; shares have a grain of 2**-10."""
         row = jnp.arange(self.num_rows, dtype=jnp.int32)
         lineage = jnp.asarray(luck_.TASK_LINEAGE, jnp.uint32)
-        w0, w1 = luck_.threefry(*luck_.life_key(key, lineage), row, jnp.uint32(Purpose.ROW))
-        l0, l1 = luck_.threefry(*luck_.life_key(luck, lineage), row, jnp.uint32(Purpose.ROW))
+        (w0, w1), (l0, l1) = (
+            once(luck_.threefry, *luck_.life_key(k, lineage), row, jnp.uint32(Purpose.ROW)) for k in (key, luck)
+        )
         truth = luck_.field(w1, 0, 3)
         answerable = luck_.share(w0, 10, 10) >= params.unanswerable
         fields = (
@@ -437,12 +438,16 @@ class Search:
         per_row, row = self.per_row, working.row
         argument = jnp.clip(working.argument, 0, working.newest.shape[1] - 1)
         named = jnp.take_along_axis(working.newest, argument[:, None], axis=1)[:, 0]
-        group = _row_bits(working.known, row, per_row) & _row_bits(working.claims[None], row, per_row)
-        group = group & ~((jnp.uint32(1) << life.next_claim.astype(jnp.uint32)) - jnp.uint32(1))
-        first = jnp.where(group != 0, _trailing_zeros(group), -1)
         is_checker = working.role == CHECKER
-        target = jnp.where(is_checker, jnp.where(first >= 0, row * per_row + first, -1), named)
-        target_row, target_k = claims_.row_and_k(target, per_row)
+
+        def aim(named: jax.Array) -> tuple[jax.Array, ...]:
+            group = _row_bits(working.known, row, per_row) & _row_bits(working.claims[None], row, per_row)
+            group = group & ~((jnp.uint32(1) << life.next_claim.astype(jnp.uint32)) - jnp.uint32(1))
+            first = jnp.where(group != 0, _trailing_zeros(group), -1)
+            target = jnp.where(is_checker, jnp.where(first >= 0, row * per_row + first, -1), named)
+            return group, first, target, *claims_.row_and_k(target, per_row)
+
+        group, first, target, target_row, target_k = once(aim, named)
         entry = claims_.entry(log, target)
         judged = facts.at(target_row)
         is_right = (entry.value == judged.truth) & judged.answerable & ((entry.flags & claims_.TAINTED) == 0)
@@ -502,8 +507,7 @@ class Search:
 
     def gains(self, facts: Rows, old: jax.Array, new: jax.Array) -> jax.Array:
         """Telescoping differences of item-F1 as rows of `new` replace rows of `old`, in row order."""
-        right_old, reported_old = _score(facts, old)
-        right_new, reported_new = _score(facts, new)
+        (right_old, reported_old), (right_new, reported_new) = once(lambda *a: [_score(facts, x) for x in a], old, new)
         # One prefix sum of both: right answers in the upper, reported ones in the lower half of a word.
         before, after = (right_old << 16) + reported_old, (right_new << 16) + reported_new
         total = jnp.sum(before) + jnp.cumsum(after - before)
