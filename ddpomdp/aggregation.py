@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp import claims
-from ddpomdp.claims import Facts, NewClaims, Votes
+from ddpomdp.claims import Comparisons, Facts, NewClaims, Votes
 from ddpomdp.clocks import FAR
 from ddpomdp.harness import AGGREGATE
 from ddpomdp.params import Params
@@ -52,7 +52,7 @@ def nothing(state: State, call: Call) -> Read:
     )
 
 
-def read(rules: Rules, state: State, call: Call, params: Params) -> Read:
+def read(rules: Rules, state: State, call: Call, compare: Comparisons, params: Params) -> Read:
     """What aggregating parents read: returns that have arrived by their clock, as far as attention reaches."""
     lives, holder, masks = state.lives, state.place_slot, state.masks
     at = lambda x: rows(x, holder)  # noqa: E731
@@ -61,7 +61,7 @@ def read(rules: Rules, state: State, call: Call, params: Params) -> Read:
     unread = lives.alive & lives.returned & lives.unread
     read = unread[None, :] & (lives.home[None, :] == place) & reads[:, None]
     read = read & (lives.arrival_ms[None, :] <= at(lives.clock_ms)[:, None])  # [P, N]
-    offers = once(claims.told, lives.known, lives.fresh, lives.offer[:, 0], lives.offer[:, 1], masks)
+    offers = once(claims.told, lives.known, lives.fresh, lives.offer[:, 0], lives.offer[:, 1], masks, compare)
     heard = claims.union(jnp.where(read[:, :, None], offers[None], jnp.uint32(0)), axis=1)
     reading = params.reading
     weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
@@ -87,10 +87,11 @@ def read(rules: Rules, state: State, call: Call, params: Params) -> Read:
 def survivors(state: State, load: jax.Array, params: Params) -> jax.Array:
     """uint32[P, W]: entries whose fixed luck survives a reading load f32[P]."""
     share = params.reading.capacity / jnp.maximum(load, params.reading.capacity)
-    luck = (state.log.fixed >> jnp.uint32(16)).astype(jnp.float32) * jnp.float32(2.0**-16)  # [K, M]
+    bound = jnp.ceil(share * 2.0**16).astype(jnp.int32)[:, None]  # luck has a grain of 2**-16
+    luck = (state.log.fixed >> jnp.uint32(16)).astype(jnp.int32)  # [K, M]
     bits = jnp.zeros((load.shape[0], luck.shape[1]), jnp.int32)
     for k in range(state.log.per_row):
-        bits = bits | ((luck[k] < share[:, None]).astype(jnp.int32) << k)
+        bits = bits | ((luck[k] < bound).astype(jnp.int32) << k)
     return claims.pack(bits, state.log.per_row)
 
 

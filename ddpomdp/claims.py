@@ -241,24 +241,45 @@ def _relations(log: Log) -> tuple[jax.Array, list[jax.Array], list[jax.Array], l
 
 @pytree
 class Masks:
-    """What the log says of itself as sets, for selections; one entry per distance d = 1 .. K-1 inside a row."""
+    """What the log says of its entries, as sets."""
 
     claim: jax.Array  # uint32[W]     entries that are claims
     twin: jax.Array  # uint32[W]     claims with a garbled twin in the next place
     tainted: jax.Array  # uint32[W]
     untrusted: jax.Array  # uint32[W]
+
+
+def masks(log: Log) -> Masks:
+    """The masks of a log."""
+    flags = _flags(log)
+    set_of = lambda flag: pack(_bits([(f & flag) != 0 for f in flags]), log.per_row)  # noqa: E731
+    return Masks(
+        claim=pack(_claims(log), log.per_row),
+        twin=set_of(HAS_TWIN),
+        tainted=set_of(TAINTED),
+        untrusted=set_of(UNTRUSTED),
+    )
+
+
+@pytree
+class Comparisons:
+    """How claims of one row compare, as sets: one per distance d = 1 .. K-1 inside a row. For `best` and `disputed`."""
+
     differ: list[jax.Array]  # uint32[W] per d: claims here and d places on have different values
     above: list[jax.Array]  # uint32[W] per d: the claim d places on is more confident
     below: list[jax.Array]  # uint32[W] per d: the claim d places on is at most as confident
 
 
-def masks(log: Log) -> Masks:
-    """The masks of a log."""
-    per_row, value, flags = log.per_row, values(log), _flags(log)
+def uncompared(log: Log, claim: jax.Array) -> Comparisons:
+    """Where nobody asks."""
+    none = [jnp.zeros_like(claim)] * (log.per_row - 1)
+    return Comparisons(none, none, none)
+
+
+def compared(log: Log, claim: jax.Array) -> Comparisons:
+    """The comparisons of a log whose claims are the set `claim`."""
+    per_row, value = log.per_row, values(log)
     confidence = [log.fixed[k] & jnp.uint32(0xFFFF) for k in range(per_row)]
-    set_of = lambda flag: pack(_bits([(f & flag) != 0 for f in flags]), per_row)  # noqa: E731
-    claims = _claims(log)
-    claim = once(lambda c: pack(c, per_row), claims)
     differ, above, below = [], [], []
     for d in range(1, per_row):
         pairs = range(per_row - d)
@@ -270,51 +291,50 @@ def masks(log: Log) -> Masks:
         differ.append(both & unequal)
         above.append(both & more)
         below.append(both & ~more)
-    return Masks(
-        claim=claim,
-        twin=set_of(HAS_TWIN),
-        tainted=set_of(TAINTED),
-        untrusted=set_of(UNTRUSTED),
-        differ=differ,
-        above=above,
-        below=below,
-    )
+    return Comparisons(differ, above, below)
 
 
-def disputed(known: jax.Array, m: Masks) -> jax.Array:
+def disputed(known: jax.Array, compare: Comparisons) -> jax.Array:
     """Subset of known claims uint32[..., W] whose row holds another known claim with a different value."""
     chosen = jnp.zeros_like(known)
-    for i, differ in enumerate(m.differ):
+    for i, differ in enumerate(compare.differ):
         d = jnp.uint32(i + 1)
         pair = known & (known >> d) & differ
         chosen = chosen | pair | (pair << d)
     return chosen
 
 
-def best(known: jax.Array, m: Masks) -> jax.Array:
+def best(known: jax.Array, claim: jax.Array, compare: Comparisons) -> jax.Array:
     """Subset of known claims: per row the most confident one (the earliest of equals)."""
     beaten = jnp.zeros_like(known)
-    for i, (above, below) in enumerate(zip(m.above, m.below, strict=True)):
+    for i, (above, below) in enumerate(zip(compare.above, compare.below, strict=True)):
         d = jnp.uint32(i + 1)
         pair = known & (known >> d)
         beaten = beaten | (pair & above) | ((pair & below) << d)
-    return known & m.claim & ~beaten
+    return known & claim & ~beaten
 
 
-def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks) -> jax.Array:
+def is_comparison(which: jax.Array) -> jax.Array:
+    """Whether a choice `which` int32[...] of `CLAIMS` compares claims."""
+    return (which == CLAIMS.index("best")) | (which == CLAIMS.index("disputed"))
+
+
+def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks, compare: Comparisons) -> jax.Array:
     """Claims chosen by the token `which` int32[N] of `CLAIMS` from sets uint32[N, W].
 
     Verdicts go along with `all` and `new`.
     """
     which = which[..., None]
     chosen = jnp.where(which == CLAIMS.index("new"), known & fresh, known)
-    chosen = jnp.where(which == CLAIMS.index("best"), best(known, m), chosen)
-    return jnp.where(which == CLAIMS.index("disputed"), disputed(known, m), chosen)
+    chosen = jnp.where(which == CLAIMS.index("best"), best(known, m.claim, compare), chosen)
+    return jnp.where(which == CLAIMS.index("disputed"), disputed(known, compare), chosen)
 
 
-def told(known: jax.Array, fresh: jax.Array, which: jax.Array, detail: jax.Array, m: Masks) -> jax.Array:
+def told(
+    known: jax.Array, fresh: jax.Array, which: jax.Array, detail: jax.Array, m: Masks, compare: Comparisons
+) -> jax.Array:
     """Claims chosen by `which` int32[N] as they are told at `detail` int32[N] of `DETAILS`."""
-    chosen = select(known, fresh, which, m)
+    chosen = select(known, fresh, which, m, compare)
     return jnp.where((detail == DETAILS.index("summary"))[..., None], summarised(chosen, m), chosen)
 
 

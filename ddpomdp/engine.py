@@ -17,6 +17,7 @@ from ddpomdp import aggregation, claims, costs, handout, legality, messages, pop
 from ddpomdp import luck as luck_
 from ddpomdp import turns as turns_
 from ddpomdp.aggregation import Read
+from ddpomdp.claims import Comparisons
 from ddpomdp.costs import Bill
 from ddpomdp.enums import ResultCode, StopReason
 from ddpomdp.handout import Grants
@@ -163,10 +164,13 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
     anyone = lambda *tools: functools.reduce(jnp.logical_or, [jnp.any(call.tool == tool) for tool in tools])  # noqa: E731
     hands, sends, reads = anyone(SPAWN, DELEGATE), anyone(MESSAGE, RETURN), anyone(AGGREGATE)
     order, leaving = move(population.overview, state, call)
-    state, grants = when(hands, grant, (state, handout.nothing(rules, state)), state, call, leaving, order)
+    claim = state.masks.claim
+    alike = claims.uncompared(state.log, claim)
+    compare = where_needed(comparing(rules, state, call), claims.compared, alike, state.log, claim)
+    state, grants = when(hands, grant, (state, handout.nothing(rules, state)), state, call, leaving, order, compare)
     nothing = jnp.zeros_like(state.lives.known)
-    chosen, sent, sent_count = when(sends, reports.payload, (nothing, nothing, call.tool * 0), state, call)
-    reading = when(reads, aggregation.read, aggregation.nothing(state, call), state, call, params)
+    chosen, sent, sent_count = when(sends, reports.payload, (nothing, nothing, call.tool * 0), state, call, compare)
+    reading = when(reads, aggregation.read, aggregation.nothing(state, call), state, call, compare, params)
     bill = move(costs.bill, luck, state, call, grants, sent_count, reading, params)
     state = move(take_effect, state, call, leaving, bill, sent_count, params)
     letters = state, chosen, sent, sent_count
@@ -215,10 +219,20 @@ def take_effect(
     return end(rules, state, call, bill)
 
 
-def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array) -> tuple[State, handout.Grants]:
+def comparing(rules: Rules, state: State, call: Call) -> jax.Array:
+    """bool[]: whether somebody chooses, reads or hands out by how claims compare."""
+    sends = [(call.tool == tool) & claims.is_comparison(rules.arg(call, tool, "claims")) for tool in (MESSAGE, RETURN)]
+    reads = jnp.any(call.tool == AGGREGATE) & state.lives.unread & claims.is_comparison(state.lives.offer[:, 0])
+    hands = (call.tool == DELEGATE) & (rules.arg(call, DELEGATE, "rows") == handout.CONFLICTING)
+    return jnp.any(sends[0] | sends[1] | reads | hands)
+
+
+def grant(
+    rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array, compare: Comparisons
+) -> tuple[State, Grants]:
     """What spawns and delegations are granted, with a parent place for whoever needs one."""
     seated = population.seat(rules, state, call, leaving, order)
-    return handout.grant(rules, seated, call, leaving, order)
+    return handout.grant(rules, seated, call, leaving, order, compare)
 
 
 def populate(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ddpomdp import claims
 from ddpomdp import luck as luck_
+from ddpomdp.claims import Comparisons
 from ddpomdp.clocks import FAR
 from ddpomdp.harness import DELEGATE, SELECTORS, SPAWN, WAIT
 from ddpomdp.luck import Purpose
@@ -45,13 +46,14 @@ class Grants:
     shift: jax.Array  # int32[P]    `again`: the chunk of the first child
     listed: jax.Array  # bool[P]     rows were picked and appended to the queue
     picked: jax.Array  # bool[P,M]   the rows appended
-    position: jax.Array  # int32[P,M]  their places behind `base`
     brief: jax.Array  # int32[P]
     refused_rows: jax.Array  # int32[P]
     empty: jax.Array  # bool[P]     an empty selection
 
 
-def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array) -> tuple[State, Grants]:
+def grant(
+    rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array, compare: Comparisons
+) -> tuple[State, Grants]:
     """Serve this tick's spawns and delegations as far as slots, lives, places and the queue allow."""
     lives = state.lives
     holder = state.place_slot
@@ -80,7 +82,7 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
     # What can be handed out.
     start, end, cursor = at(lives.start), at(lives.end), at(lives.cursor)
     span = end - start
-    selection = selected(rules, state, holder, selector)  # bool[P, M]
+    selection = selected(rules, state, holder, selector, compare)  # bool[P, M]
     position = claims.prefix_count(selection)
     available = jnp.where(selector == AGAIN, span, jnp.maximum(end - cursor, 0))
     listed = (selector == MISSING) | (selector == CONFLICTING)
@@ -137,7 +139,6 @@ def grant(rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax
         shift=(at(lives.again) + 1) % chunks,  # one chunk on: another child's rows
         listed=delegates & listed,
         picked=selection & (position < appended[:, None]),
-        position=position,
         brief=brief,
         refused_rows=jnp.where(delegates & listed, wanted_rows - appended, 0),
         empty=hands & (available == 0),
@@ -169,7 +170,6 @@ def nothing(rules: Rules, state: State) -> Grants:
         shift=zero,
         listed=no,
         picked=table > 0,
-        position=table,
         brief=zero,
         refused_rows=zero,
         empty=no,
@@ -186,11 +186,11 @@ def handed_out(rules: Rules, state: State) -> jax.Array:
     return jax.vmap(lambda mask: jnp.zeros(num_rows, bool).at[state.queue].max(mask))(inside)
 
 
-def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array) -> jax.Array:
+def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array, compare: Comparisons) -> jax.Array:
     """bool[P, M]: rows that `missing` or `conflicting` picks for each parent, among those it has handed out."""
     known = rows(state.lives.known, holder)
     held = claims.unpack(known & state.masks.claim, state.log)
-    disputed = claims.unpack(claims.disputed(known, state.masks), state.log)
+    disputed = claims.unpack(claims.disputed(known, compare), state.log)
     return handed_out(rules, state) & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
 
 
@@ -256,8 +256,11 @@ def hand_out(
     )
     workers = jnp.where(grants.spawns, born, grants.handed)
     state = move_on(replace(state, lives=lives), grants, workers)
-    counted = handed & (lives.role != 0)  # what goes to a sub-lead is counted when it hands it on
-    given = coverage(rules, state.queue, grants, counted, own_start, own_end)
+    if rules.topology.max_parents == 1:
+        given = dealt(state.assigned.shape[0], grants, workers)
+    else:
+        counted = handed & (lives.role != 0)  # what goes to a sub-lead is counted when it hands it on
+        given = coverage(state.queue, state.assigned.shape[0], counted, own_start, own_end)
     return replace(state, assigned=state.assigned + given), taken
 
 
@@ -278,17 +281,30 @@ def move_on(state: State, grants: Grants, workers: jax.Array) -> State:
     return replace(state, lives=lives)
 
 
-def coverage(
-    rules: Rules, queue: jax.Array, grants: Grants, counted: jax.Array, start: jax.Array, end: jax.Array
-) -> jax.Array:
+def dealt(num_rows: int, grants: Grants, workers: jax.Array) -> jax.Array:
+    """int32[M]: how often each row is in what the only parent hands to `workers` int32[1], all of them no leads.
+
+    The root's window is the task itself: queue place = row. The same numbers as `coverage`, without a prefix sum.
+    """
+    row = jnp.arange(num_rows, dtype=jnp.int32)
+    base, chunk, count = grants.base[0], grants.chunk[0], workers[0]
+    ahead = (row >= base) & (row < jnp.minimum(base + chunk * count, grants.limit[0]))
+    # `again`: the chunk of a row, counted from the first child's, comes once in every round of the children.
+    whole = lambda a, b: jnp.floor(a / jnp.maximum(b, 1).astype(jnp.float32)).astype(jnp.int32)  # noqa: E731
+    chunks = grants.chunks[0]
+    place = whole(row - base + 0.5, chunk) - grants.shift[0]
+    place = jnp.where(place < 0, place + chunks, place)
+    rounds = whole(count - 1 - place + chunks + 0.5, chunks)
+    inside = (row >= base) & (row < grants.limit[0])
+    times = jnp.where(grants.listed[0], grants.picked[0], ahead).astype(jnp.int32)
+    times = jnp.where(grants.again[0], jnp.where(inside, rounds, 0), times)
+    return jnp.where(count > 0, times, 0)
+
+
+def coverage(queue: jax.Array, num_rows: int, counted: jax.Array, start: jax.Array, end: jax.Array) -> jax.Array:
     """int32[M]: how often each row lies in the windows [start, end) of bool[N] `counted`."""
-    num_places, m = queue.shape[0], rules.task.num_rows
+    num_places = queue.shape[0]
     change = jnp.zeros(num_places + 1, jnp.int32)
     change = change.at[jnp.where(counted, start, FAR)].add(1, mode="drop")
     change = change.at[jnp.where(counted, end, FAR)].add(-1, mode="drop")
-    total = jnp.cumsum(change)[:num_places]
-    if rules.topology.max_parents > 1:
-        return jnp.zeros(m, jnp.int32).at[queue].add(total)
-    # The root's window is the task itself, queue place = row; behind it are the rows listed just now.
-    listed = total[jnp.clip(grants.base[:, None] + grants.position, 0, num_places - 1)]
-    return total[:m] + jnp.sum(jnp.where(grants.listed[:, None] & grants.picked, listed, 0), axis=0)
+    return jnp.zeros(num_rows, jnp.int32).at[queue].add(jnp.cumsum(change)[:num_places])

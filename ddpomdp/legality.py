@@ -18,7 +18,7 @@ from ddpomdp.harness import (
     Legal,
 )
 from ddpomdp.params import Params
-from ddpomdp.pytree import rows
+from ddpomdp.pytree import once, rows
 from ddpomdp.rules import Rules
 from ddpomdp.state import State
 
@@ -61,8 +61,8 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     if topology.sub_leads:  # the last spawnable role is `lead`, only where its depth leaves room below
         roles = jnp.where(lives.depth + 1 < topology.max_depth, roles, roles - 1)
     bounds = [
-        jnp.where(free & (out > 0), len(WAIT_FOR), 1),
-        jnp.where(free, roles, 0),
+        jnp.where(free & (out > 0), jnp.int32(len(WAIT_FOR)), 1),
+        jnp.where(free, jnp.int32(roles), 0),
         jnp.where(free & (idle > 0), 1 + jnp.minimum(idle, roster), 0),
         jnp.where(free, jnp.minimum(count, roster), 0),
         jnp.where(free, rules.task.claim_bound(lives.role, num_claims), 0),
@@ -71,5 +71,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     return Legal(
         tools=jnp.where(alive, bits, 1),
         whom=jnp.where(free, whom, 0),
-        bounds=jnp.stack([jnp.broadcast_to(b, bits.shape).astype(jnp.int32) for b in bounds], axis=-1),
+        bounds=jnp.stack(
+            once(lambda x: [jnp.broadcast_to(b, bits.shape).astype(jnp.int32) for b in x], bounds), axis=-1
+        ),
     )

@@ -11,7 +11,7 @@ from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
 from ddpomdp import handout
 from ddpomdp.params import Params
-from ddpomdp.pytree import rows
+from ddpomdp.pytree import once, rows
 from ddpomdp.rules import Rules
 from ddpomdp.state import State
 from ddpomdp.timestep import Observation
@@ -153,4 +153,5 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
 
 def _table(columns: list[jax.Array], filled: jax.Array) -> jax.Array:
     """f32[..., F] of F columns, zeros where not `filled`; masked column by column, so that stacking is a copy."""
-    return jnp.stack([jnp.where(filled, column, 0.0) for column in columns], axis=-1)
+    masked = once(lambda columns, filled: [jnp.where(filled, x, 0.0) for x in columns], columns, filled)
+    return jnp.stack(masked, axis=-1)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from ddpomdp import claims, clocks, messages
 from ddpomdp.aggregation import Read, survivors
+from ddpomdp.claims import Comparisons
 from ddpomdp.costs import Bill
 from ddpomdp.enums import Group
 from ddpomdp.harness import DETAILS, GROUPS, MESSAGE, RETURN
@@ -18,13 +19,13 @@ from ddpomdp.task import Worked
 from ddpomdp.turns import Call
 
 
-def payload(rules: Rules, state: State, call: Call) -> tuple[jax.Array, jax.Array, jax.Array]:
+def payload(rules: Rules, state: State, call: Call, compare: Comparisons) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(claims chosen, claims as told) uint32[N, W] and how many int32[N], of messages and returns."""
     lives = state.lives
     messages, returns = call.tool == MESSAGE, call.tool == RETURN
     sends = messages | returns
     which = jnp.where(messages, rules.arg(call, MESSAGE, "claims"), rules.arg(call, RETURN, "claims"))
-    chosen = claims.select(lives.known, lives.fresh, which, state.masks)
+    chosen = claims.select(lives.known, lives.fresh, which, state.masks, compare)
     chosen = once(lambda chosen: jnp.where(sends[:, None], chosen, jnp.uint32(0)), chosen)
     summary = rules.arg(call, MESSAGE, "detail") == DETAILS.index("summary")
     told = jnp.where(summary[:, None], claims.summarised(chosen, state.masks), chosen)
