@@ -349,7 +349,7 @@ class Env:
             "wall_s": state.lives.clock_ms[root].astype(jnp.float32) * jnp.float32(1e-3),
             "serial_s": rewards_.serial_s(state),
             "critical_steps": state.lives.steps[root].astype(jnp.float32) * jnp.float32(1e-3),
-            "tokens": jnp.sum(totals.tokens),
+            "tokens": jnp.sum(totals.tokens, dtype=jnp.int32),
             **{f"tokens_{name}": totals.tokens[i] for i, name in enumerate(COST_PURPOSES)},
             "alive": jnp.sum(state.lives.alive, dtype=jnp.int32),
             "mail_in_flight": jnp.sum(jnp.where(state.lives.alive | state.ended, state.mail.count, 0), dtype=jnp.int32),

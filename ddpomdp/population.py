@@ -68,7 +68,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
     first = grants.first_free[:, None]
     here = free[None, :] & (rank[None, :] >= first) & (rank[None, :] < first + born[:, None])  # [P, N]
     newborn = jnp.any(here, axis=0)
-    home = jnp.sum(jnp.where(here, place, 0), axis=0)
+    home = jnp.sum(jnp.where(here, place, 0), axis=0, dtype=jnp.int32)
     ordinal = rank - rows(grants.first_free, home)
     at = lambda x: rows(rows(x, grants.holder), home)  # noqa: E731
     lineage = once(luck_.child_lineage, at(lives.lineage), at(before.lives.turn), ordinal)
