@@ -29,6 +29,25 @@ def test_a_good_environment_passes_all_and_exercises_all():
     assert all(result.about and "\n" not in result.about for result in results)
 
 
+TEAM_ONLY = ("lives.", "mail.", "luck.lineages", "legality.forced", "ends.despawned", "ends.cut", "clocks.newborn")
+OTHERS = {
+    "alone": {"preset": "tiny", "topology": "single"},
+    "deep": {"preset": "tiny", "topology": "hierarchical", "capacity": 8, "poison": 0.2, "max_turns": 60},
+    "frozen": {"preset": "tiny", "frozen_roles": ("searcher",), "reward": "hybrid"},
+    "strict": {"preset": "tiny", "strict_order": True},
+    "small": {"preset": "small"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_shapes_pass(name):
+    results = check_env(ddpomdp.make("Search-v0", **OTHERS[name]), thorough=name == "deep")
+    idle = {result.name for result in results if result.status != "pass"}
+    maybe = {"contract.uncompiled", "ends.budget", "pay.individual"}
+    assert all(check in maybe or (name == "alone" and check.startswith(TEAM_ONLY)) for check in idle), idle
+
+
 def test_a_good_wrapper_passes(good):
     """What the broken ones do besides breaking a rule is harmless."""
     results = check_env(Broken(good), compiled=True)

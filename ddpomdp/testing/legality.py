@@ -163,9 +163,11 @@ def out_of_range(trial: Trial) -> int:
 def _rejected(trial: Trial, change: Callable[[np.random.Generator, int], tuple[int, int]]) -> int:
     """Change one position of one life's turn so that it is illegal: against that life waiting, nothing else differs."""
     rng, tried = np.random.default_rng(trial.seed), 0
+    frozen = [trial.spec.roles.index(role) for role in getattr(trial.env, "options", {}).get("frozen_roles", ())]
     for episode, tick in trial.places(2 * PLACES):
         ts = jax.tree.map(lambda x: x[tick], episode.seen)  # noqa: B023
-        acting = np.flatnonzero(ts.alive & ~ts.blocked & (ts.legal.tools != 1))
+        role = ts.observation.self[:, : len(trial.spec.roles)].argmax(axis=-1)  # what the frozen say is replaced
+        acting = np.flatnonzero(ts.alive & ~ts.blocked & (ts.legal.tools != 1) & ~np.isin(role, frozen))
         if not len(acting):
             continue
         waits = episode.turns[tick].copy()
