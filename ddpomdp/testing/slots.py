@@ -99,9 +99,6 @@ def permuted(state: State, order: np.ndarray) -> State:
         legal=move(state.legal),
         place_slot=to[state.place_slot],
         roster_slot=to[state.roster_slot],
-        answer_origin=state.answer_origin.at[:, 1].set(to[state.answer_origin[:, 1]]),
-        log=replace(state.log, slot=to[state.log.slot]),
-        facts=replace(state.facts, origin_slot=[to[slot] for slot in state.facts.origin_slot]),
     )
 
 
