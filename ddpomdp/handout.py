@@ -291,4 +291,4 @@ def coverage(
         return jnp.zeros(m, jnp.int32).at[queue].add(total)
     # The root's window is the task itself, queue place = row; behind it are the rows listed just now.
     listed = total[jnp.clip(grants.base[:, None] + grants.position, 0, num_places - 1)]
-    return total[:m] + jnp.sum(jnp.where(grants.listed[:, None] & grants.picked, listed, 0), axis=0)
+    return total[:m] + jnp.sum(jnp.where(grants.listed[:, None] & grants.picked, listed, 0), axis=0, dtype=jnp.int32)

@@ -117,6 +117,7 @@ def open_mail(
     lives = state.lives
     rank, roster = rosters(rules, lives, state.place_slot)
     going = lives.alive & ~state.ended
+    mail = messages.emptied(state.mail, ~lives.alive & ~before.ended)  # empty slots hold none, whatever stood there
     lives = replace(
         lives,
         rank=jnp.where(lives.alive, rank, lives.rank),
@@ -124,7 +125,8 @@ def open_mail(
         blocked=lives.blocked & going,
         uid=jnp.where(going, lives.uid, -1),
     )
-    state = replace(state, lives=lives, roster_slot=jnp.where(before.ended, state.roster_slot, roster))
+    roster = jnp.where(before.ended, state.roster_slot, roster)
+    state = replace(state, lives=lives, mail=mail, roster_slot=roster)
     return state, heard, letters
 
 
