@@ -11,12 +11,16 @@ STAMP := $(VENV)/.installed
 BENCH_ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 SPEED_ARGS ?=
+# A CPU build of PyTorch, by its label, so that no other can be taken. Where the package index has none under that label
+# (its plain builds for macOS are CPU builds): make test-external TORCH=torch==2.13.0
+TORCH ?= torch==2.13.0+cpu
+EXTERNAL := .venv-external
 
-.PHONY: help setup bench test test-slow check fmt wheel speed policies docs
+.PHONY: help setup bench test test-slow test-external check fmt wheel speed policies docs
 .DEFAULT_GOAL := help
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP)  ## make .venv from the pinned versions
 
@@ -29,6 +33,9 @@ test: $(STAMP)  ## the tests, without the slow ones
 # pytest's exit status 5 says that no test is marked slow, which is no failure.
 test-slow: $(STAMP)  ## the heavy sweeps
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5
+
+test-external: $(EXTERNAL)/.installed  ## learners of other libraries on our views, with PyTorch in .venv-external
+	$(EXTERNAL)/bin/python -m pytest -m external -rP
 
 check: $(STAMP)  ## lint, format and types, changing nothing
 	$(BIN)/ruff check .
@@ -55,6 +62,15 @@ policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, l
 
 docs: $(STAMP)  ## check links and run the code in README.md and docs/
 	$(BIN)/python docs/check_docs.py
+
+# PyTorch comes first: what is installed after it takes it as it is, and brings no other build.
+$(EXTERNAL)/.installed: pyproject.toml constraints.txt ddpomdp/_version.py
+	@test -n "$(PYTHON)" || { echo "ddpomdp needs Python 3.11 to 3.14 on the PATH" >&2; exit 1; }
+	$(PYTHON) -m venv $(EXTERNAL)
+	$(EXTERNAL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade pip
+	$(EXTERNAL)/bin/python -m pip install --quiet "$(TORCH)"
+	$(EXTERNAL)/bin/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[all]' --group dev --group external
+	@touch $@
 
 # The stamp is touched last, so that an interrupted set-up starts again. pip comes first: dependency groups need 25.1.
 # The version is a prerequisite since the installed metadata repeats it.

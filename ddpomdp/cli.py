@@ -13,8 +13,9 @@ import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -210,7 +211,60 @@ class Report:
         return 0
 
 
-VERBS: dict[str, Any] = {"envs": Envs, "play": Play, "bench": Bench, "report": Report, "trace": trace_commands.VERBS}
+@dataclass(frozen=True)
+class Check:
+    """Put an environment to the conformance suite, one line per rule; key=value words are options of the environment.
+
+    Exit code 0 if no rule is broken, 1 if one is. What did not happen in the episodes is "not exercised".
+
+    Example: ddpomdp check Search-v0 preset=tiny max_turns=45
+    """
+
+    env: Annotated[Positional[str], arg(metavar="ENV")]
+    """Environment, see `ddpomdp envs`."""
+    episodes: int = 12
+    """Episodes to play."""
+    ticks: int = 320
+    """Most ticks of an episode; the end of one that is cut is not exercised."""
+    seed: int = 0
+    """Seed of tasks, luck and turns, from 0."""
+    thorough: bool = False
+    """Also the checks that take long: steps without compilation."""
+    as_json: Annotated[bool, arg(name="json")] = False
+    """Print a JSON object."""
+
+    def __call__(self, options: dict[str, Any]) -> int:
+        """Run the checks."""
+        import ddpomdp
+        from ddpomdp.progress import waiting
+        from ddpomdp.testing import run_checks
+
+        with bad_input():
+            env = ddpomdp.make(self.env, **options)
+        with waiting("compiling and checking"):
+            results = run_checks(
+                env, episodes=self.episodes, max_ticks=self.ticks, seed=self.seed, thorough=self.thorough
+            )
+        counts = Counter(result.status for result in results)
+        if self.as_json:
+            what = {"env": self.env, "ok": not counts["fail"], "checks": [asdict(result) for result in results]}
+            print(json.dumps(what, indent=1))
+        else:
+            for result in results:
+                said = f": {result.said}" if result.said else ""
+                print(f"{result.status:<14} {result.name:<26} {result.about}{said}")
+            print(f"{self.env}: {len(results)} rules, " + ", ".join(f"{n} {status}" for status, n in counts.items()))
+        return 1 if counts["fail"] else 0
+
+
+VERBS: dict[str, Any] = {
+    "envs": Envs,
+    "play": Play,
+    "bench": Bench,
+    "report": Report,
+    "trace": trace_commands.VERBS,
+    "check": Check,
+}
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -26,6 +26,7 @@ class Bill:
     end_ms: jax.Array  # int32[N]
     steps: jax.Array  # int32[N]    critical steps after the call
     calls: jax.Array  # bool[N]     a turn other than wait
+    plans: jax.Array  # bool[N]     the life's first hand-out
     life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each
 
 
@@ -81,6 +82,7 @@ def bill(
         end_ms=lives.clock_ms + latency,
         steps=jnp.maximum(lives.steps, reading.steps) + steps,
         calls=calls,
+        plans=plans,
         life_keys=life_keys,
     )
 
@@ -101,6 +103,7 @@ def charge(rules: Rules, state: State, call: Call, bill: Bill, params: Params) -
         spent=lives.spent + bill.total,
         unreported=lives.unreported + bill.total,
         lifted=lives.lifted & ~hands,
+        planned=lives.planned | bill.plans,
         last_tool=jnp.where(call.acts, call.tool, lives.last_tool),
     )
     return replace(state, lives=lives)

@@ -41,6 +41,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
     zeros, no = jnp.zeros(n, jnp.int32), jnp.zeros(n, bool)
     lives = Lives(
         alive=root,
+        seen=root,
         uid=jnp.where(root, zeros, -1),
         role=zeros,
         depth=zeros,

@@ -233,8 +233,8 @@ class Env:
             channels=channels,
             terminated=no,
             truncated=no,
-            alive=lives.alive,
-            uid=lives.uid,
+            alive=lives.alive & ~state.ended,
+            uid=jnp.where(lives.alive & ~state.ended, lives.uid, -1),
             lineage=lives.lineage,
             turn=lives.turn,
             blocked=lives.blocked,
@@ -247,7 +247,7 @@ class Env:
     def _timestep(self, state: State, turns: jax.Array, tick: Tick, params: Params) -> TimeStep:
         before = tick.before
         was, now = before.lives, state.lives
-        here = was.alive & ~before.ended
+        here, acts = was.alive & ~before.ended, now.alive & ~state.ended
         shown = here | tick.born
         ends = state.ended & ~before.ended
         root = was.alive & (was.uid == 0)
@@ -262,11 +262,11 @@ class Env:
             channels=channels,
             terminated=terminated,
             truncated=truncated,
-            alive=now.alive,
-            uid=jnp.where(here, was.uid, now.uid),
+            alive=acts,
+            uid=jnp.where(here, was.uid, jnp.where(acts, now.uid, -1)),
             lineage=jnp.where(shown[:, None], now.lineage, jnp.uint32(0)),
             turn=jnp.where(shown, now.turn, 0),
-            blocked=now.alive & now.blocked,
+            blocked=acts & now.blocked,
             last=state.ended,
             stop_reason=state.stop_reason,
             events=once(self._events, state, turns, tick, here, ends, channels),
@@ -349,9 +349,9 @@ class Env:
             "wall_s": state.lives.clock_ms[root].astype(jnp.float32) * jnp.float32(1e-3),
             "serial_s": rewards_.serial_s(state),
             "critical_steps": state.lives.steps[root].astype(jnp.float32) * jnp.float32(1e-3),
-            "tokens": jnp.sum(totals.tokens),
+            "tokens": jnp.sum(totals.tokens, dtype=jnp.int32),
             **{f"tokens_{name}": totals.tokens[i] for i, name in enumerate(COST_PURPOSES)},
-            "alive": jnp.sum(state.lives.alive, dtype=jnp.int32),
-            "mail_in_flight": jnp.sum(jnp.where(state.lives.alive | state.ended, state.mail.count, 0), dtype=jnp.int32),
+            "alive": jnp.where(state.ended, 0, jnp.sum(state.lives.alive, dtype=jnp.int32)),
+            "mail_in_flight": jnp.sum(jnp.where(state.lives.alive, state.mail.count, 0), dtype=jnp.int32),
             **{name: getattr(totals, name) for name in names},
         }

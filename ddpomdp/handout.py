@@ -276,7 +276,6 @@ def move_on(state: State, grants: Grants, workers: jax.Array) -> State:
         lives,
         cursor=jnp.where(onward, taken, lives.cursor),
         again=jnp.where(again, own(grants.shift), lives.again),
-        planned=lives.planned | hands,
     )
     return replace(state, lives=lives)
 
@@ -307,4 +306,4 @@ def coverage(queue: jax.Array, num_rows: int, counted: jax.Array, start: jax.Arr
     change = jnp.zeros(num_places + 1, jnp.int32)
     change = change.at[jnp.where(counted, start, FAR)].add(1, mode="drop")
     change = change.at[jnp.where(counted, end, FAR)].add(-1, mode="drop")
-    return jnp.zeros(num_rows, jnp.int32).at[queue].add(jnp.cumsum(change)[:num_places])
+    return jnp.zeros(num_rows, jnp.int32).at[queue].add(jnp.cumsum(change, dtype=jnp.int32)[:num_places])

@@ -63,7 +63,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
     num_rows = task.num_rows
     below = clocks_.children(lives, state.place_slot)
     own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
-    here = lives.alive & ~state.ended
+    here = lives.seen
     f = lambda x: x.astype(jnp.float32)  # noqa: E731
     columns = [
         *(f(lives.role == i) for i in range(len(task.roles))),
@@ -104,7 +104,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         self=own_view,
         claims=claims,
         last_result=result,
-        parent_slot=jnp.where(state.ended, -1, state.place_slot),
+        parent_slot=state.place_slot,
         roster=roster,
         roster_uid=roster_uid,
         board=board,
@@ -115,7 +115,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
     """Roster f32[P, R, .], roster uids int32[P, R], board f32[P, M, .]."""
     lives, task = state.lives, rules.task
     f = lambda x: x.astype(jnp.float32)  # noqa: E731
-    held = (state.place_slot >= 0) & ~state.ended
+    held = state.place_slot >= 0
 
     slot = state.roster_slot
     filled = (slot >= 0) & held[:, None]

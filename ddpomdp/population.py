@@ -71,6 +71,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
     fresh_task = jax.tree.map(fill, rules.task.life(newborn.shape[0]), lives.task)
     lives = Lives(
         alive=lives.alive | newborn,
+        seen=lives.seen | newborn,
         uid=fill(rows(grants.first_uid, home) + ordinal, lives.uid),
         role=role,
         depth=fill(at(lives.depth) + 1, lives.depth),
@@ -130,7 +131,7 @@ def _cradles(free: jax.Array, first: jax.Array, born: jax.Array) -> tuple[jax.Ar
     rank = once(claims.prefix_count, free)
     place = jnp.arange(born.shape[0], dtype=jnp.int32)[:, None]
     here = free[None, :] & (rank[None, :] >= first[:, None]) & (rank[None, :] < (first + born)[:, None])  # [P, N]
-    home = jnp.sum(jnp.where(here, place, 0), axis=0)
+    home = jnp.sum(jnp.where(here, place, 0), axis=0, dtype=jnp.int32)
     return jnp.any(here, axis=0), home, rank - rows(first, home)
 
 
@@ -168,10 +169,9 @@ def remove(rules: Rules, before: State, state: State, leaving: jax.Array) -> tup
     lives = replace(
         lives,
         alive=alive,
-        uid=jnp.where(alive, lives.uid, -1),
         place=own_place,
     )
-    mail = messages.emptied(state.mail, leaving | (~lives.alive & ~before.ended))  # empty slots hold none
+    mail = messages.emptied(state.mail, leaving)
     return replace(state, lives=lives, mail=mail, place_slot=place_slot), lost
 
 

@@ -96,11 +96,13 @@ def open_mail(
 
     Returns claims newly known by mail or reading uint32[N, W] and messages opened int32[N].
     """
-    lives = clocks.gate(state.lives, state.mail, state.place_slot, rules.config.strict_order)
+    over = before.ended
+    gated = clocks.gate(state.lives, state.mail, state.place_slot, rules.config.strict_order)
+    lives = jax.tree.map(lambda new, old: old if new is old else jnp.where(over, old, new), gated, state.lives)
     state = replace(state, lives=lives)
-    opened = messages.arrived(state.mail, lives)
+    opened = messages.arrived(state.mail, lives) & ~over
     letters = jnp.where(opened, state.mail.count, 0)
-    mine = claims.bit_of(jnp.where(lives.alive, made, -1), lives.known.shape[-1])
+    mine = claims.bit_of(made, lives.known.shape[-1])
     is_claim = (worked.claims.flags & claims.VERDICT) == 0
     lives = replace(
         lives,
@@ -117,15 +119,16 @@ def open_mail(
     state, heard = where_needed(anything, hear, silence, state, lives, reading, opened, taken, params)
     lives = state.lives
     rank, roster = rosters(rules, lives, state.place_slot)
-    going = lives.alive & ~state.ended
+    seen = jnp.where(over, lives.seen, before.lives.alive | lives.alive)
+    mail = messages.emptied(state.mail, ~lives.alive)  # empty slots hold none, whatever stood there
     lives = replace(
         lives,
         rank=jnp.where(lives.alive, rank, lives.rank),
-        alive=going,
-        blocked=lives.blocked & going,
-        uid=jnp.where(going, lives.uid, -1),
+        seen=seen,
+        uid=jnp.where(seen, lives.uid, -1),
     )
-    state = replace(state, lives=lives, roster_slot=jnp.where(before.ended, state.roster_slot, roster))
+    roster = jnp.where(over, state.roster_slot, roster)
+    state = replace(state, lives=lives, mail=mail, roster_slot=roster)
     return state, heard, letters
 
 

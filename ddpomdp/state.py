@@ -17,7 +17,8 @@ class Lives:
     """One life per slot. Fields of empty slots are meaningless and influence nothing."""
 
     # Who.
-    alive: jax.Array  # bool[N]
+    alive: jax.Array  # bool[N]     also of those whom the episode's end found alive
+    seen: jax.Array  # bool[N]     its view is shown: it is alive, or left in this tick
     uid: jax.Array  # int32[N]    -1 empty
     role: jax.Array  # int32[N]
     depth: jax.Array  # int32[N]    root 0

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddpomdp import make, wrappers
-from ddpomdp.harness import STOP
-from ddpomdp.luck import Purpose, draw
 from ddpomdp.pytree import replace
+from ddpomdp.testing.episodes import sample
+from ddpomdp.testing.trees import differing  # noqa: F401  the tests take it from here
 from ddpomdp.topology import TOPOLOGIES, Topology
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -49,16 +49,6 @@ def make_shape(name: str) -> Any:
         return make("Search-v0", **SHAPES[name])
     finally:
         del TOPOLOGIES["narrow"]
-
-
-def sample(env: Any, key: jax.Array, ts: Any, may_stop: Any = True, may_wait: Any = True) -> jax.Array:
-    """Random legal turns int32[N, 1+A]; without `stop`, or `wait` where another call is legal, if they may not."""
-    pairs = (2 + env.spec.num_args) // 2
-    words = [draw(key, ts.lineage, ts.turn, Purpose.POLICY + i) for i in range(pairs)]
-    flat = [word[:, i] for word in words for i in range(2)]
-    tools = jnp.where(may_stop, ts.legal.tools, ts.legal.tools & ~(1 << STOP))
-    tools = jnp.where(may_wait | (tools == 1), tools, tools & ~1)
-    return env.harness.sample(flat[: 1 + env.spec.num_args], replace(ts.legal, tools=tools))
 
 
 @dataclass(frozen=True)
@@ -191,9 +181,3 @@ class Run:
     def info(self, name: str) -> float:
         """A number of `info`."""
         return self.ts.info[name].item()
-
-
-def differing(a: Any, b: Any) -> list[str]:
-    """Paths of leaves that are not bit-equal (keys excepted)."""
-    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True)
-    return [jax.tree_util.keystr(path) for (path, x), y in pairs if np.asarray(x).tobytes() != np.asarray(y).tobytes()]

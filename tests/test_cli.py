@@ -32,7 +32,7 @@ def bad(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ((), ("no command", "allowed: envs, play, bench, report, trace, greet, tools")),
+        ((), ("no command", "allowed: envs, play, bench, report, trace, check, greet, tools")),
         (("bnech",), ("unknown command 'bnech'", "did you mean bench?", "allowed: bench")),
         (("bench",), ("SUITE", "ddpomdp bench --help")),
         (("bench", "fak"), ("unknown suite 'fak'", "did you mean fake?")),
@@ -67,6 +67,12 @@ def bad(capsys, *words):
         (("trace", "plot", "no.json", "--out", "a.gif"), (".png or .svg",)),
         (("trace", "export", "no.json", "--out", "no/where.json"), ("no folder",)),
         (("trace", "export", "no.json", "--to", "csv", "--out", "a"), ("--to",)),
+        (("check",), ("ENV", "ddpomdp check --help")),
+        (("check", "Serch-v0"), ("unknown environment 'Serch-v0'; did you mean Search-v0?",)),
+        (("check", "Search-v0", "preset=tny"), ("unknown preset 'tny'; did you mean tiny?",)),
+        (("check", "Search-v0", "--episodes", "0"), ("episodes: got 0, allowed: whole numbers 1 to",)),
+        (("check", "Search-v0", "--ticks", "0"), ("max_ticks: got 0",)),
+        (("check", "Search-v0", "--seed", "-1"), ("seed: got -1",)),
         (("greet", "--name", "nobody"), ("got 'nobody'; allowed: \\x1b[31manybody",)),
         (("tools", "gret"), ("unknown command 'gret'; did you mean greet?",)),
     ],

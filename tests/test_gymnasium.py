@@ -1,7 +1,7 @@
 """Gymnasium's views of the root: the official checker, and what it does not look at (decisions, ends, batches)."""
 
 import copy
-import importlib.util
+import dataclasses
 import subprocess
 import sys
 
@@ -74,16 +74,6 @@ def test_official(form):
             env.reset()
     assert steps == 60
     assert isinstance(env.action_space, spaces.Discrete)
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("stable_baselines3") is None,
-    reason="needs stable-baselines3, which needs PyTorch: neither is among the pinned packages",
-)
-def test_official_of_stable_baselines():
-    from stable_baselines3.common.env_checker import check_env as check  # pyright: ignore[reportMissingImports]
-
-    check(single())
 
 
 def test_ids_are_registered_by_the_import_alone():
@@ -202,43 +192,63 @@ def test_whole_episodes_repeat():
 # Calls --------------------------------------------------------------------------------------------------------------
 
 
-def test_bad_calls_are_refused_and_change_nothing():
-    """50,000 of them, for one and for a batch."""
-    rng, env, many = np.random.default_rng(0), single(), vector()
+MANY = [3_000, pytest.param(50_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("calls_in_all", MANY)
+def test_bad_calls_are_refused_and_change_nothing(calls_in_all):
+    """At several points of an episode, and after its end."""
+    rng, env, refused = np.random.default_rng(0), single(), 0
     env.reset(seed=0)
+    size = env.action_space.n
+    for _ in range(10):
+        before = dict(vars(env))
+        for _ in range(calls_in_all // 10):
+            action, said = bad_value(rng, size)
+            with pytest.raises(ValueError, match=f"action of lead_0: .*{said}") as error:
+                env.step(action)
+            assert "\n" not in str(error.value)
+            refused += 1
+        assert vars(env).keys() == before.keys() and all(vars(env)[name] is value for name, value in before.items())
+        env.step(choose(rng, env, env.action_masks()))
+    assert refused == calls_in_all
+
+
+@pytest.mark.parametrize("calls_in_all", MANY)
+def test_bad_calls_of_a_batch_are_refused_and_change_nothing(calls_in_all):
+    """The environment named, at several points."""
+    rng, many, refused = np.random.default_rng(0), vector(), 0
     many.reset(seed=0)
-    size, refused = env.action_space.n, 0
-    before, before_many = dict(vars(env)), dict(vars(many))
-    for _ in range(25_000):
-        action, said = bad_value(rng, size)
-        with pytest.raises(ValueError, match=f"action of lead_0: .*{said}"):
-            env.step(action)
-        kind = rng.integers(5)
-        if kind == 0:
-            actions = np.zeros(BATCH, rng.choice([np.int8, np.int64]))
-            index = rng.integers(BATCH)
-            actions[index] = rng.choice([-1, -100])
-            said = f"action of lead_0 in environment {index}: got -1"
-        elif kind == 1:
-            actions = np.zeros(BATCH, np.int64)
-            index = rng.integers(BATCH)
-            actions[index] = rng.integers(size, 2**60)
-            said = f"action of lead_0 in environment {index}: got .*allowed: 0 to {size - 1}"
-        elif kind == 2:
-            actions, said = np.zeros((BATCH + int(rng.integers(1, 3)),), int), "actions of lead_0: shape"
-        elif kind == 3:
-            dtype = rng.choice(["f4", "f8", "?", "U1", "O", "c8"])
-            actions, said = np.zeros(BATCH, dtype), "actions of lead_0: dtype"
-        else:
-            actions, said = bad_value(rng, size)
-            said = "actions? of lead_0"
-        with pytest.raises(ValueError, match=said) as error:
-            many.step(actions)
-        assert "\n" not in str(error.value)
-        refused += 2
-    assert refused == 50_000
-    for view, was in ((env, before), (many, before_many)):
-        assert vars(view).keys() == was.keys() and all(vars(view)[name] is value for name, value in was.items())
+    size = many.single_action_space.n
+    for _ in range(10):
+        before = dict(vars(many))
+        for _ in range(calls_in_all // 10):
+            actions, said = bad_batch(rng, size)
+            with pytest.raises(ValueError, match=said) as error:
+                many.step(actions)
+            assert "\n" not in str(error.value)
+            refused += 1
+        assert vars(many).keys() == before.keys() and all(vars(many)[name] is value for name, value in before.items())
+        many.step(np.asarray([choose(rng, many, mask) for mask in many.action_masks()]))
+    assert refused == calls_in_all
+
+
+def bad_batch(rng, size):
+    """(actions, what the error must say)"""
+    kind, index = rng.integers(5), rng.integers(BATCH)
+    actions = np.zeros(BATCH, np.int64)
+    if kind == 0:
+        actions = actions.astype(rng.choice([np.int8, np.int64]))
+        actions[index] = rng.choice([-1, -100])
+        return actions, f"action of lead_0 in environment {index}: got -1"
+    if kind == 1:
+        actions[index] = rng.integers(size, 2**60)
+        return actions, f"action of lead_0 in environment {index}: got .*allowed: 0 to {size - 1}"
+    if kind == 2:
+        return np.zeros((BATCH + int(rng.integers(1, 3)),), int), "actions of lead_0: shape"
+    if kind == 3:
+        return np.zeros(BATCH, rng.choice(["f4", "f8", "?", "U1", "O", "c8"])), "actions of lead_0: dtype"
+    return bad_value(rng, size)[0], "actions? of lead_0"
 
 
 def test_a_masked_call_becomes_wait_and_is_counted():
@@ -352,6 +362,26 @@ def test_a_batch_is_its_episodes(mode):
             assert data_equivalence(reset[0], reset[1], exact=True)
             told = reset[0]
     assert ends > 5 and (dummies > 5 or mode != AutoresetMode.NEXT_STEP)
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.name)
+def test_whole_batches_repeat(mode):
+    """Every step of many episodes; a batch whose luck changes after its second step is told apart."""
+    one, two = vector(autoreset_mode=mode), vector(autoreset_mode=mode)
+    ends, same = 0, []
+    for spoilt in (False, True):
+        rng = np.random.default_rng(4)
+        told = [env.reset(seed=21) for env in (one, two)]
+        same.append(data_equivalence(*told, exact=True))
+        for n in range(60):
+            if spoilt and n == 2:
+                other = jax.random.split(jax.random.key(99), BATCH)
+                two._episodes = dataclasses.replace(two._episodes, luck=other)
+            actions = np.asarray([choose(rng, one, mask, stop=0.1) for mask in one.action_masks()])
+            told = [env.step(actions.copy()) for env in (one, two)]
+            ends += (told[0][2] | told[0][3]).sum()
+            same[-1] &= data_equivalence(*told, exact=True)
+    assert same == [True, False] and ends > 10
 
 
 def test_resets_of_some_leave_the_others_alone():

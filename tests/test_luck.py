@@ -10,6 +10,7 @@ from play import Run, differing
 
 from ddpomdp.luck import ROOT_LINEAGE, Purpose, child_lineage, draw, key_words, life_key, noise_keys, threefry, unit
 from ddpomdp.pytree import replace
+from ddpomdp.testing.slots import poisoned
 
 # Threefry ------------------------------------------------------------------------------------------------------------
 
@@ -136,35 +137,6 @@ def test_luck_depends_neither_on_who_else_lives_nor_on_the_tick():
 
 
 # Empty slots ---------------------------------------------------------------------------------------------------------
-
-
-def poisoned(key, state):
-    """The state with every hidden field of empty slots set to garbage: NaN, infinities, huge, small or any bits."""
-    empty = ~state.lives.alive
-
-    noise = jax.random.bits(key, empty.shape, jnp.uint32)
-
-    def garbage(x, i):
-        size = x.size // empty.size
-        word = (noise[:, None] + jnp.uint32(i)) * jnp.uint32(2_654_435_761) + jnp.arange(size, dtype=jnp.uint32)[None]
-        word = (word ^ (word >> jnp.uint32(15))) * jnp.uint32(2_246_822_519)
-        word = word.reshape(x.shape)
-        kind = (word >> jnp.uint32(29)) % jnp.uint32(3)
-        if x.dtype == bool:
-            bad = kind == 0
-        elif jnp.issubdtype(x.dtype, jnp.floating):
-            bad = jnp.array([jnp.nan, -1e9, jnp.inf], x.dtype)[kind]
-        else:
-            small = (word >> jnp.uint32(8)) % jnp.uint32(12)
-            bad = jnp.where(kind == 0, word, jnp.where(kind == 1, small, jnp.uint32(10**9))).astype(x.dtype)
-        return jnp.where(empty.reshape(-1, *(1,) * (x.ndim - 1)), bad, x)
-
-    def spoil(tree, base):
-        leaves, form = jax.tree.flatten(tree)
-        return jax.tree.unflatten(form, [garbage(x, base + i) for i, x in enumerate(leaves)])
-
-    lives = replace(spoil(state.lives, 0), alive=state.lives.alive, uid=state.lives.uid)
-    return replace(state, lives=lives, mail=spoil(state.mail, 100), legal=spoil(state.legal, 200))
 
 
 def test_empty_slots_influence_nothing():

@@ -60,7 +60,7 @@ def test_pins_satisfy_the_floors():
     stated = [
         PROJECT["dependencies"],
         *PROJECT["optional-dependencies"].values(),
-        PYPROJECT["dependency-groups"]["dev"],
+        *PYPROJECT["dependency-groups"].values(),
         PYPROJECT["build-system"]["requires"],
     ]
     floors = [Requirement(text) for texts in stated for text in texts if not text.startswith("ddpomdp[")]

@@ -33,9 +33,10 @@ FORMS = {
     "fixed": {"population": "fixed"},
     "fixed, mask in info": {"population": "fixed", "mask_in": "info"},
 }
-# All else that the official checkers warn of is an error.
+# All else that the official checkers warn of is an error; of views without masks in the observation, all but the first.
+NO_AGENTS = "No agents present but not all possible_agents"
 official = [
-    pytest.mark.filterwarnings("ignore:No agents present but not all possible_agents"),
+    pytest.mark.filterwarnings(f"ignore:{NO_AGENTS}"),
     pytest.mark.filterwarnings("ignore:Observation space for each agent probably should be"),
     pytest.mark.filterwarnings("ignore:Observation is not a NumPy array"),
 ]
@@ -70,7 +71,12 @@ def episode(env, seed, rng, stop=0.05):
 
 @pytest.fixture(params=FORMS)
 def form(request):
-    return FORMS[request.param]
+    """Options of a view; where observations are arrays, warnings about them are errors too."""
+    with warnings.catch_warnings():
+        if FORMS[request.param].get("mask_in") == "info":
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", NO_AGENTS)
+        yield FORMS[request.param]
 
 
 class Churn:
@@ -124,23 +130,24 @@ class TestOfficial:
 
     def test_seeds(self, form, churn):
         parallel_seed_test(lambda: parallel(**form))
+        births = churn.births
         seed_test(lambda: aec(**form))
+        if "population" not in form:
+            assert 0 < births < churn.births
 
     def test_both_conversions_give_the_view_back(self):
         env = aec()
         assert isinstance(aec_to_parallel(env), views.Lives)
         parallel_api_test(aec_to_parallel(parallel_to_aec(parallel())))
 
+    @pytest.mark.slow
+    def test_max_cycles(self):
+        def make(max_cycles):
+            env = ddpomdp.parallel_env(ID, preset="tiny", max_ticks=max_cycles, population="fixed")
+            env.action_space("slot_0").seed(0)  # the checker samples without the mask, and might stop
+            return env
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_max_cycles():
-    def make(max_cycles):
-        env = ddpomdp.parallel_env(ID, preset="tiny", max_ticks=max_cycles, population="fixed")
-        env.action_space("slot_0").seed(0)  # the checker samples without the mask, and might stop
-        return env
-
-    max_cycles_test(SimpleNamespace(parallel_env=make, env=lambda max_cycles: parallel_to_aec(make(max_cycles))))
+        max_cycles_test(SimpleNamespace(parallel_env=make, env=lambda max_cycles: parallel_to_aec(make(max_cycles))))
 
 
 # Lives as agents ----------------------------------------------------------------------------------------------------
@@ -284,6 +291,30 @@ def test_whole_episodes_repeat(population):
     assert same_episodes(episode, parallel(population=population), parallel(population=population), range(20)) is None
 
 
+def turn_by_turn(env, seed, rng):
+    """Play one episode; yields what is seen at every turn, and the action."""
+    env.reset(seed=seed)
+    for agent in env.agent_iter():
+        told = env.last()
+        over = told[2] or told[3]
+        action = None if over else choose(rng, env.unwrapped, told[0]["action_mask"], stop=0.05)
+        yield agent, told, action
+        env.step(action)
+
+
+def test_whole_episodes_repeat_turn_by_turn():
+    one, two = aec(), aec()
+    assert same_episodes(turn_by_turn, one, two, range(20)) is None
+    two.unwrapped._ticks = copy.copy(one.unwrapped._ticks)
+    step = one.unwrapped._ticks.step
+
+    def unseeded(luck, state, turns):
+        return step(luck if int(state.tick) < 1 else jax.random.key(9), state, turns)
+
+    two.unwrapped._ticks.step = unseeded
+    assert same_episodes(turn_by_turn, one, two, range(6)) is not None
+
+
 def test_an_environment_random_from_its_second_step_is_caught():
     class Unseeded(views.Lives):
         def step(self, actions):
@@ -387,8 +418,12 @@ def env_turns(env, state, calls):
     return turns
 
 
-def test_bad_calls_are_refused_by_name_and_change_nothing():
-    """50,000 of them, in both populations, at several points of an episode."""
+MANY = [3_000, pytest.param(50_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("calls_in_all", MANY)
+def test_bad_calls_are_refused_by_name_and_change_nothing(calls_in_all):
+    """In both populations, at several points of an episode."""
     rng, refused, kinds = np.random.default_rng(5), 0, {}
     for population in ("open", "fixed"):
         env = parallel(population=population)
@@ -402,7 +437,7 @@ def test_bad_calls_are_refused_by_name_and_change_nothing():
             good = dict.fromkeys(env.agents, 0)
             before = dict(vars(env))
             frozen = copy.deepcopy({k: v for k, v in before.items() if k in ("agents", "_masked", "_ignored")})
-            for _ in range(5_000):
+            for _ in range(calls_in_all // 10):
                 kind = rng.integers(5)
                 victim = alive[rng.integers(len(alive))]
                 calls = dict(good)
@@ -426,7 +461,47 @@ def test_bad_calls_are_refused_by_name_and_change_nothing():
             assert after.keys() == before.keys() and all(after[k] is before[k] for k in before)
             assert all(after[k] == v for k, v in frozen.items())
         assert states == 5
-    assert refused == 50_000 and len(kinds) == 5
+    assert refused == calls_in_all and len(kinds) == 5
+
+
+@pytest.mark.parametrize("calls_in_all", MANY)
+def test_bad_calls_turn_by_turn_change_nothing(calls_in_all):
+    """At every turn of an episode: the agent named, and everything as it was."""
+    env, rng, refused, agents = aec(), np.random.default_rng(8), 0, set()
+    env.reset(seed=12)
+    size = env.action_space("lead_0").n
+    while refused < calls_in_all:
+        if not env.agents:
+            env.reset(seed=int(rng.integers(100)))
+        agent = env.agent_selection
+        before = standing(env)
+        for _ in range(40):
+            action, said = bad_value(rng, size)
+            if env.terminations[agent] or env.truncations[agent]:
+                if action is None:
+                    continue
+                said = "must be None"
+            with pytest.raises(ValueError, match=f"action of {agent}: .*{said}") as error:
+                env.step(action)
+            assert "\n" not in str(error.value)
+            refused += 1
+        assert data_equivalence(standing(env), before, exact=True)
+        agents.add(agent)
+        over = env.terminations[agent] or env.truncations[agent]
+        env.step(None if over else choose(rng, env.unwrapped, env.observe(agent)["action_mask"], stop=0.05))
+    assert len(agents) > 3
+
+
+def standing(env):
+    """Everything that a turn-by-turn view shows, and the tick it stands at."""
+    shown = {name: copy.deepcopy(getattr(env, name)) for name in ("agents", "rewards", "terminations", "truncations")}
+    return shown | {
+        "selected": env.agent_selection,
+        "infos": copy.deepcopy(env.infos),
+        "paid": dict(env._cumulative_rewards),
+        "seen": [env.observe(agent) for agent in env.agents],
+        "tick": int(env.unwrapped._state.tick),
+    }
 
 
 def test_out_of_order():

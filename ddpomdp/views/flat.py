@@ -11,12 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ddpomdp.enums import LifeEnd
-from ddpomdp.env import Env, Spec
+from ddpomdp.env import Spec
 from ddpomdp.options import choose
-from ddpomdp.pytree import replace
-from ddpomdp.state import State
-from ddpomdp.timestep import Observation, TimeStep
+from ddpomdp.timestep import Observation
 
 MASK_IN = ("observation", "info")
 OBS_KEYS = ("observation", "observations")
@@ -61,35 +58,6 @@ def vectors(seen: Observation, alive: jax.Array, uid: jax.Array) -> jax.Array:
         ],
         axis=-1,
     )
-
-
-def living(before: State, state: State, ts: TimeStep) -> tuple[jax.Array, jax.Array]:
-    """(alive bool[N], uid int32[N]) after a tick, as if no episode had ended: the end itself takes nobody away."""
-    cut = state.ended & ~before.ended
-    stays = before.lives.alive & (ts.events.end_reason != LifeEnd.DESPAWNED)
-    alive = jnp.where(cut, stays, state.lives.alive)
-    uid = jnp.where(cut, jnp.where(stays, before.lives.uid, -1), state.lives.uid)
-    return alive, uid
-
-
-def going_on(state: State, alive: jax.Array, uid: jax.Array) -> State:
-    """A state in which the episode has not ended and these lives are there, to be observed (not to be stepped)."""
-    return replace(state, ended=jnp.bool_(False), lives=replace(state.lives, alive=alive, uid=uid))
-
-
-def last_seen(env: Env, before: State, state: State, ts: TimeStep) -> jax.Array:
-    """f32[N, D]: what each life sees after a tick, the last of its life included.
-
-    `Env.observe` shows nothing of the dead and nothing after the end, but a learner that bootstraps from a cut episode
-    needs the observation at the cut, and so does whoever keeps last observations. Lives despawned in this tick are
-    shown as they left; whoever lives at the end is shown as if the episode went on (but never as blocked).
-    """
-    alive, uid = living(before, state, ts)
-    left = before.lives.alive & ~alive & ~before.ended
-    everyone = going_on(state, alive | left, jnp.where(left, before.lives.uid, uid))
-    now = env.observe(going_on(state, alive, uid))
-    leaving = vectors(env.observe(everyone), alive, everyone.lives.uid)
-    return jnp.where(left[:, None], leaving, vectors(now, alive, uid))
 
 
 @dataclass(frozen=True)

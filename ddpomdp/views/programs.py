@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ddpomdp.enums import LifeEnd
 from ddpomdp.env import Env
 from ddpomdp.params import RewardSpec
 from ddpomdp.pytree import pytree
@@ -93,8 +94,9 @@ class Ticks:
 
     def _seen(self, before: State, state: State, ts: Any) -> Seen:
         weights, lives = self.env.params.weights, state.lives
+        stays = lives.seen & (ts.events.end_reason != LifeEnd.DESPAWNED)
         return Seen(
-            observation=flat.last_seen(self.env, before, state, ts),
+            observation=flat.vectors(ts.observation, stays, lives.uid),
             mask=self.actions.masks(state.legal),
             reward=ts.reward,
             terminated=ts.terminated,
@@ -103,7 +105,7 @@ class Ticks:
             uid=ts.uid,
             role=lives.role,
             blocked=ts.blocked,
-            idle=lives.alive & lives.returned,
+            idle=lives.alive & lives.returned & ~state.ended,
             valid=ts.events.valid,
             late=weights["individual"] * (state.late - before.late),
             team=weights["team"] * ts.team_return,
@@ -132,8 +134,6 @@ class Step:
     """A step of the root under way."""
 
     state: State
-    alive: jax.Array  # bool[N]     as `flat.living` says
-    uid: jax.Array  # int32[N]
     reward: jax.Array  # f32[]
     terminated: jax.Array  # bool[]
     truncated: jax.Array  # bool[]
@@ -176,8 +176,6 @@ class Decisions:
         no = jnp.bool_(False)
         return Step(
             state=state,
-            alive=state.lives.alive,
-            uid=state.lives.uid,
             reward=jnp.float32(0),
             terminated=no,
             truncated=no,
@@ -197,11 +195,8 @@ class Decisions:
         rule = env.rules.task.worker_turn(env.harness, before.legal)
         turns = rule.at[0].set(jnp.where(is_first, turn, 0))  # the root has slot 0 for life
         state, ts = env.step(luck, before, turns)
-        alive, uid = flat.living(before, state, ts)
         return Step(
             state=state,
-            alive=alive,
-            uid=uid,
             reward=step.reward + jnp.where(before.ended, 0.0, ts.reward[0]),
             terminated=ts.terminated[0],
             truncated=ts.truncated[0],
@@ -211,8 +206,8 @@ class Decisions:
 
     def told(self, step: Step) -> Decided:
         """What the root is told after a step."""
-        here = (step.alive, step.uid)
-        seen = flat.vectors(self.env.observe(flat.going_on(step.state, *here)), *here)
+        lives = step.state.lives
+        seen = flat.vectors(self.env.observe(step.state), lives.seen, lives.uid)
         return Decided(
             observation=seen[0],
             mask=jax.tree.map(lambda mask: mask[0], self.actions.masks(step.state.legal)),

@@ -13,7 +13,7 @@ from ddpomdp.env import Env
 from ddpomdp.harness import Legal
 from ddpomdp.pytree import pytree
 from ddpomdp.state import State
-from ddpomdp.views import flat, seeds
+from ddpomdp.views import seeds
 from ddpomdp.views.programs import Decisions, Step
 
 
@@ -65,8 +65,7 @@ class Rootwise:
 
     def _told(self, step: Step, roles: jax.Array) -> Told:
         state = step.state
-        # The end clears what is seen; the last thing told is what the root would see if the episode went on.
-        seen = self.env.observe(flat.going_on(state, step.alive, step.uid))
+        seen = self.env.observe(state)
         return Told(
             own=seen.self[0],
             claims=seen.claims[0],

@@ -536,8 +536,8 @@ class Search:
         return {
             "row_f1": _f1(right_groups, jnp.sum(given), jnp.sum(wanted)),
             "success": jnp.all(fine).astype(jnp.float32),
-            "right": jnp.sum(right),
-            "reported": jnp.sum(reported),
+            "right": jnp.sum(right, dtype=jnp.int32),
+            "reported": jnp.sum(reported, dtype=jnp.int32),
             "answerable": jnp.sum(facts.answerable, dtype=jnp.int32),
         }
 

@@ -222,7 +222,7 @@ class Twin:
 
     def step(self, turns):
         if self.last:
-            self.records, self.ended = {}, {}
+            self.records = {}
             return
         self.ended = {}
         self.own_clock = {}  # by uid: clocks before work was handed over
@@ -731,6 +731,8 @@ class Twin:
                 self.count["adopted"] += 1
         for uid in self.leaving:
             self.ended[uid] = life = self.lives.pop(uid)
+            life.returned = life.returned and not self.records[uid].lost  # a lost return never was
+            life.blocked = False
             self.count["mail_undeliverable"] += life.mail.letters if life.mail else 0
         for life in self.lives.values():
             if life.uid and life.place is not None and not self.children(life):
@@ -789,6 +791,7 @@ class Twin:
     def read_returns(self, life, r):
         """What reading costs a reader's attention, and which claims survive it."""
         offered = set()
+        load = life.load
         for child in [c for c in self.readable(life) if c.uid not in self.leaving]:
             child.unread = False
             life.spent_below += child.report.spent - child.spent_told
@@ -801,6 +804,8 @@ class Twin:
                 self.told |= child.report.entries
         chance = self.survives(life)
         r.kept = {e for e in offered if e not in life.known and e.luck < chance}
+        if life.uid in self.leaving:  # it takes nothing of it along
+            life.load = load
 
     def survives(self, life):
         """Chance of a claim to survive a reader's load."""

@@ -14,6 +14,7 @@ def time_step(twin) -> dict:
     seen = [None] * n
     for life in [*twin.ended.values(), *twin.lives.values()]:
         seen[life.slot] = life
+    shown = seen
     if twin.last:
         over = not twin.records
         seen = [None] * n if over else seen
@@ -26,7 +27,7 @@ def time_step(twin) -> dict:
     reward = sum((twin.weights[name] * values for name, values in channels.items()), np.zeros(n, F))
     column = lambda what, empty, kind: np.asarray([empty if x is None else what(x) for x in seen], kind)  # noqa: E731
     return {
-        "observation": observation(twin, here),
+        "observation": observation(twin, shown),
         "legal": legal(twin, here),
         "reward": reward,
         "channels": channels,
@@ -121,7 +122,8 @@ def observation(twin, here) -> dict:
     for slot, life in enumerate(here):
         if life is None:
             continue
-        kids, idle, unread, away = twin.groups(life)
+        gone = life.uid not in twin.lives  # its last view: its children and its place are another's already
+        kids, idle, unread, away = ([], [], [], []) if gone else twin.groups(life)
         out["self"][slot] = (
             life.role == LEAD,
             life.role == SEARCHER,
@@ -148,7 +150,7 @@ def observation(twin, here) -> dict:
         for i, entry in enumerate(twin.newest(life)):
             out["claims"][slot, i] = (entry.row / m, entry.value, entry.confidence, entry.origin == life.uid)
         out["last_result"][slot] = life.last_result
-        if life.place is not None:
+        if life.place is not None and not gone:
             place = life.place
             out["parent_slot"][place] = slot
             for i, child in enumerate(kids[: spec.roster]):
