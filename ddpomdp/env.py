@@ -5,6 +5,7 @@ Functions are pure and of one episode: batch with `jax.vmap`, or with `ddpomdp.w
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -251,12 +252,12 @@ class Env:
         shown = here | tick.born
         ends = state.ended & ~before.ended
         root = was.alive & (was.uid == 0)
-        channels = once(lambda *args: rewards_.channels(self.rules, *args), state, tick, params)
+        channels = once(partial(rewards_.channels, self.rules), state, tick, params)
         terminated = here & (tick.leaving | (ends & (state.stop_reason == StopReason.BUDGET)))
         terminated = terminated | (root & ends & (state.stop_reason == StopReason.STOPPED))
         truncated = here & ends & ~terminated
         return TimeStep(
-            observation=once(lambda s, p: observe_.observe(self.rules, s, p), state, params),
+            observation=once(partial(observe_.observe, self.rules), state, params),
             legal=state.legal,
             reward=rewards_.weigh(channels, params.weights),
             channels=channels,

@@ -45,9 +45,14 @@ def once(fn: Callable[..., T], *args: Any) -> T:
     def call(*args: Any) -> T:
         return fn(*args)
 
-    call.__name__ = getattr(fn, "func", fn).__name__  # what profiles show
+    call.__name__ = _name(fn)
     # The metadata of a result is that of the call which makes it.
     return cast(T, set_xla_metadata(jax.jit(call)(*args), inlineable="false"))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    """What profiles call it."""
+    return getattr(fn, "func", fn).__name__
 
 
 def _traced(tree: Any) -> bool:
@@ -73,8 +78,9 @@ def where_needed(needed: jax.Array, fn: Callable[..., T], otherwise: T, *args: A
     def part(changing: list, rest: list) -> list:
         others = iter(rest)
         given = [changing[place[id(x)]] if id(x) in place else next(others) for x in flat]
-        made = zip(jaxpr_as_fun(closed)(*given), keeps, strict=True)
-        return [x for x, keep in made if not keep]
+        with jax.named_scope(_name(fn)):
+            made = jaxpr_as_fun(closed)(*given)
+        return [x for x, keep in zip(made, keeps, strict=True) if not keep]
 
     new = iter(_where_any(needed, part, changing, rest))
     return jax.tree.unflatten(structure, [x if keep else next(new) for x, keep in zip(old, keeps, strict=True)])

@@ -211,7 +211,7 @@ def test_weights_per_role(env, busy, params):
     assert all(each.choice.dtype == bool for each in spoken)
     plain, equal, changed = (each.logp for each in spoken)
     np.testing.assert_allclose(plain, equal, atol=1e-6)
-    searcher = np.asarray(busy.observation.self[:, 1] > 0)
+    searcher = np.asarray((busy.observation.self[:, 1] > 0) & busy.alive)
     assert searcher.any() and np.abs(np.asarray(changed - plain))[searcher].max() > 1e-3
     np.testing.assert_allclose(np.asarray(changed)[~searcher], np.asarray(plain)[~searcher], atol=1e-6)
 

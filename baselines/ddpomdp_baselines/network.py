@@ -22,7 +22,7 @@ from ddpomdp.harness import Harness, Legal
 from ddpomdp.luck import Purpose, draw, unit
 from ddpomdp.pytree import pytree
 from ddpomdp.timestep import Observation, TimeStep
-from ddpomdp_baselines import losses
+from ddpomdp_baselines import deciding, losses
 
 MASKED = -1e9  # logit of a token that is not legal
 
@@ -190,15 +190,20 @@ class Network:
         """
         positions = 1 + self.env.spec.num_args
         words = [draw(key, ts.lineage, ts.turn, Purpose.POLICY + i) for i in range((positions + 1) // 2)]
-        luck = [unit(word[:, i]) for word in words for i in range(2)]
+        luck = jnp.stack([unit(word[:, i]) for word in words for i in range(2)][:positions], axis=-1)
 
-        def choose(position: int, logp: jax.Array) -> jax.Array:
-            if self.greedy:
-                return jnp.argmax(logp, axis=-1).astype(jnp.int32)
-            return drawn(logp, luck[position])
+        def say(params: Any, seen: View, luck: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            def choose(position: int, logp: jax.Array) -> jax.Array:
+                if self.greedy:
+                    return jnp.argmax(logp, axis=-1).astype(jnp.int32)
+                return drawn(logp, luck[:, position])
 
-        turns, spoken = self._speak(params, view(ts.observation, ts.legal), choose)
-        return turns, carry, {"logp": spoken.logp, "choice": spoken.choice}
+            turns, spoken = self._speak(params, seen, choose)
+            return turns, spoken.logp, spoken.choice
+
+        seen = view(ts.observation, ts.legal)
+        turns, logp, choice = deciding.act(self.env.harness, say, params, seen, luck)
+        return turns, carry, {"logp": logp, "choice": choice}
 
     def score(self, params: Any, seen: View, turns: jax.Array) -> Spoken:
         """Probabilities of given turns int32[E,1+A]."""

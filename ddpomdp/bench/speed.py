@@ -1,16 +1,13 @@
-"""How fast an environment runs: `python -m ddpomdp.bench.speed [CASE ...]`, the verb `make speed`.
+"""How fast the environments run, beside others: `python -m ddpomdp.bench.speed [CASE ...]`, the verb `make speed`.
 
-Counted are turns of living agents in running episodes: the root that acts or waits for its children counts, an empty
-slot and a finished episode do not. The team is a scripted swarm that hands its rows out again and again, episodes
-restart in the tick they end, and every number that a step gives is summed, so that the compiler can leave out
-nothing. Each case is a process of its own, so that compile time and peak memory are its own; the median of five
-calls is stated. CPU-seconds are those of all threads.
-
-Axis letters: B episode, T tick, N slot.
+Each case (`ddpomdp.bench.cases`) is a process of its own, so that compile time and peak memory are its own. First all
+compile, one after the other; then they take turns, one call each a round, so that a busy machine hits all alike.
+Stated are medians over the rounds; CPU-seconds are those of all threads of the process. Ratios are between medians of
+one run. Cases of libraries that are not installed are left out, with a line that says so.
 """
 
 import argparse
-import dataclasses
+import importlib.util
 import json
 import os
 import resource
@@ -19,101 +16,60 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-CALLS = 5
+ROUNDS = 5
+NEEDS = {"spread-64": "jaxmarl", "spread-1024": "jaxmarl", "smax-1024": "jaxmarl", "spread-python": "mpe2"}
+# What is compared with what: (case, with which, figure, at least or at most so many times).
+COMPARED = (
+    ("small-1024", "spread-1024", "turns_per_cpu_s", ">=", 1.5),
+    ("small-1024", "smax-1024", "turns_per_cpu_s", ">=", 4.0),
+    ("small-1024-random", "spread-1024", "turns_per_cpu_s", ">=", 1.0),
+    ("small-64", "spread-64", "turns_per_cpu_s", ">=", 1.0),
+    ("slots-16", "slots-300", "turns_per_cpu_s", "<=", 1.1),
+    ("slots-300", "slots-600", "turns_per_cpu_s", "<=", 1.1),
+    ("small-1024", "spread-1024", "compile_s", "<=", 4.0),
+)
+# What is asked of a case alone.
+BARS = (
+    ("stress", "wall_s", 1.5),
+    ("stress", "cpu_s", 2.0),
+    ("k2.6", "wall_s", 0.5),
+    ("small-1024", "peak_mb", 1_000),
+    ("gymnasium", "above_ms", 0.25),
+)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One measurement."""
-
-    preset: str
-    batch: int
-    ticks: int
-    swarm: int  # searchers per episode
-
-
-CASES = {
-    "small-64": Case("small", batch=64, ticks=256, swarm=15),
-    "small-1024": Case("small", batch=1_024, ticks=64, swarm=15),
-    "stress": Case("stress", batch=1, ticks=4_000, swarm=299),
-}
-
-
-def measure(name: str, calls: int = CALLS) -> dict[str, Any]:
-    """Measure one case in this process."""
+def serve(name: str) -> int:
+    """A worker: compile, say so, then one call for each line on standard input; all answers are JSON lines."""
     import jax
-    import jax.numpy as jnp
 
-    import ddpomdp
-    from ddpomdp import wrappers
-    from ddpomdp.rollouts import renewed
+    from ddpomdp.bench.cases import CASES
 
     case = CASES[name]
-    env = ddpomdp.make("Search-v0", preset=case.preset)
-    policy = ddpomdp.policy("swarm", env, n=case.swarm, redundancy=1_000)
-    params, vector = policy.init(env), wrappers.auto_reset(env, case.batch)
-    fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (case.batch, *x.shape)), policy.carry(env))
-
-    @jax.jit
-    def run(key: jax.Array) -> dict[str, jax.Array]:
-        running, ts = vector.reset(key)
-
-        def tick(carry: tuple, _: None) -> tuple[tuple, None]:
-            running, ts, memory, total, counts = carry
-            noise = jax.vmap(lambda luck: jax.random.fold_in(luck, 2))(running.luck)
-            turns, memory, _ = jax.vmap(lambda *x: policy.act(params, *x))(noise, memory, ts)
-            running, next_ts, final = vector.step(running, turns)
-            # After an episode's end the root is a new life, whose memory begins afresh.
-            memory = jax.vmap(lambda m, a, b: renewed(env, policy, m, a, b))(memory, ts, next_ts)
-            memory = jax.tree.map(lambda f, m: jnp.where(_as(final.last, m), f, m), fresh, memory)
-            out = dataclasses.replace(final, observation=next_ts.observation, legal=next_ts.legal)
-            total = total + sum(jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(out))
-            counts = counts + jnp.stack(
-                [
-                    jnp.sum(ts.alive, dtype=jnp.int32),
-                    jnp.sum(final.events.is_decision, dtype=jnp.int32),
-                    jnp.sum(final.last, dtype=jnp.int32),
-                ]
-            )
-            return (running, next_ts, memory, total, counts), None
-
-        start = (running, ts, fresh, jnp.float32(0), jnp.zeros(3, jnp.int32))
-        (_, _, _, total, counts), _ = jax.lax.scan(tick, start, length=case.ticks)
-        return {"total": total, "turns": counts[0], "decisions": counts[1], "ends": counts[2]}
-
     began = time.perf_counter()
-    compiled = run.lower(jax.random.key(0)).compile()
+    run: Any = case.build()
+    if case.compiled:
+        run = jax.jit(run).lower(jax.random.key(0)).compile()
     compile_s = time.perf_counter() - began
-    walls, cpus, out = [], [], {}
-    for call in range(calls):
+    jax.block_until_ready(run(jax.random.key(0)))
+    _say(about=case.about, compile_s=compile_s, device=jax.devices()[0].device_kind, jax=jax.__version__)
+    for call, _ in enumerate(sys.stdin, 1):
         wall, cpu = time.perf_counter(), _cpu_s()
-        out = jax.block_until_ready(compiled(jax.random.key(call)))
-        walls.append(time.perf_counter() - wall)
-        cpus.append(_cpu_s() - cpu)
-    turns, wall_s, cpu_s = int(out["turns"]), statistics.median(walls), statistics.median(cpus)
-    return {
-        "case": name,
-        "turns": turns,
-        "turns_per_cpu_s": turns / cpu_s,
-        "turns_per_s": turns / wall_s,
-        "wall_s": wall_s,
-        "cpu_s": cpu_s,
-        "alive": turns / (case.batch * case.ticks * env.spec.capacity),
-        "decisions": int(out["decisions"]) / turns,
-        "episodes_ended": int(out["ends"]),
-        "compile_s": compile_s,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
-        "load": os.getloadavg()[0],
-        "device": jax.devices()[0].device_kind,
-    }
+        out = jax.block_until_ready(run(jax.random.key(call)))
+        wall, cpu = time.perf_counter() - wall, _cpu_s() - cpu
+        turns = int(out["turns"])
+        more: dict[str, Any] = {key: float(out[key]) for key in ("above_ms", "step_ms") if key in out}
+        if "decisions" in out:
+            more |= {"decisions": int(out["decisions"]) / turns, "ends": int(out["ends"]), "alive": turns / case.slots}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        more |= {"turns_per_s": turns / wall, "turns_per_cpu_s": turns / cpu, "peak_mb": peak}
+        _say(turns=turns, wall_s=wall, cpu_s=cpu, **more)
+    return 0
 
 
-def _as(flags: Any, like: Any) -> Any:
-    """Flags [B] in the rank of an array [B, ...]."""
-    return flags.reshape(-1, *(1,) * (like.ndim - 1))
+def _say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
 
 
 def _cpu_s() -> float:
@@ -122,44 +78,115 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+class Worker:
+    """A process that measures one case."""
+
+    def __init__(self, name: str):
+        """Start it and wait until it has compiled."""
+        command = [sys.executable, "-m", "ddpomdp.bench.speed", name, "--serve"]
+        self.name = name
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.head = self._answer()
+        self.calls: list[dict[str, Any]] = []
+
+    def call(self) -> None:
+        """One timed call."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.calls.append(self._answer())
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+    def medians(self) -> dict[str, Any]:
+        """The case's figures."""
+        figures = {key: statistics.median(call[key] for call in self.calls) for key in self.calls[0]}
+        return {"case": self.name, **self.head, **figures}
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise RuntimeError(f"{self.name}: the process ended with status {self.process.wait()}")
+
+
 def main(args: Sequence[str] | None = None) -> int:
-    """Measure the cases named, each in a process of its own, and print a table."""
+    """Measure the cases named and print tables."""
+    from ddpomdp.bench.cases import CASES
+
     parser = argparse.ArgumentParser(prog="python -m ddpomdp.bench.speed", description="Turns per second.")
     parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; all if none is named")
-    parser.add_argument("--calls", type=int, default=CALLS, help="timed calls; the median is stated")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed calls of each case; medians are stated")
     parser.add_argument("--json", action="store_true", help="print one JSON object per case")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(args)
     unknown = [name for name in given.case if name not in CASES]
-    if unknown or given.calls < 1:
-        parser.error(f"unknown case {unknown[0]!r} (allowed: {', '.join(CASES)})" if unknown else "--calls from 1")
-    if given.here:
-        print(json.dumps(measure(given.case[0], given.calls)))
-        return 0
+    if unknown or given.rounds < 1:
+        parser.error(f"unknown case {unknown[0]!r} (allowed: {', '.join(CASES)})" if unknown else "--rounds from 1")
+    if given.serve:
+        return serve(given.case[0])
+    workers = []
     for name in given.case or CASES:
-        command = [sys.executable, "-m", "ddpomdp.bench.speed", name, "--here", "--calls", str(given.calls)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            return done.returncode
-        result = json.loads(done.stdout.splitlines()[-1])
-        print(json.dumps(result) if given.json else _lines(result), flush=True)
+        if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+            print(f"{name}: left out, {NEEDS[name]} is not installed (dependency group `peers`)", file=sys.stderr)
+            continue
+        workers.append(Worker(name))
+    loads = [os.getloadavg()[0]]
+    for _ in range(given.rounds):
+        for worker in workers:
+            worker.call()
+        loads.append(os.getloadavg()[0])
+    results = {worker.name: worker.medians() for worker in workers}
+    for worker in workers:
+        worker.stop()
+    if given.json:
+        for result in results.values():
+            print(json.dumps(result))
+        return 0
+    print(
+        f"load average {min(loads):.1f} to {max(loads):.1f}, {os.cpu_count()} cores, medians of {given.rounds} rounds"
+    )
+    print("\n".join(table(results)))
+    print("\n".join(compared(results)))
     return 0
 
 
-def _lines(result: dict[str, Any]) -> str:
-    case = CASES[result["case"]]
-    episode = " (one episode)" if case.batch == 1 else ""
-    return "\n".join(
-        (
-            f"{result['case']}: Search-v0 {case.preset}, batch {case.batch}, {case.ticks} ticks, swarm of {case.swarm}",
-            f"  turns of live agents   {result['turns_per_cpu_s']:12,.0f} per CPU-second",
-            f"                         {result['turns_per_s']:12,.0f} per second",
-            f"  a call{episode:<17}{result['wall_s']:12,.2f} s wall, {result['cpu_s']:,.2f} CPU-seconds",
-            f"  team alive             {result['alive']:12.1%}   turns that are decisions {result['decisions']:.1%}",
-            f"  compile                {result['compile_s']:12,.1f} s     peak memory {result['peak_mb']:,.0f} MB",
-            f"  episodes ended {result['episodes_ended']}, load average {result['load']:.2f}, {result['device']}",
+def table(results: dict[str, dict[str, Any]]) -> list[str]:
+    """A Markdown row per case."""
+    lines = [
+        "| case | turns per CPU-second | per second | call: wall, CPU s | alive | decisions | compile s | peak MB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, r in results.items():
+        alive, decisions = (f"{r[key]:.1%}" if key in r else "" for key in ("alive", "decisions"))
+        lines.append(
+            f"| {name}: {r['about']} | {r['turns_per_cpu_s']:,.0f} | {r['turns_per_s']:,.0f} | {r['wall_s']:.2f}, "
+            f"{r['cpu_s']:.2f} | {alive} | {decisions} | {r['compile_s']:.1f} | {r['peak_mb']:,.0f} |"
         )
-    )
+    return lines
+
+
+def compared(results: dict[str, dict[str, Any]]) -> list[str]:
+    """A line per comparison that can be made."""
+    lines = []
+    for name, other, figure, sign, bar in COMPARED:
+        if name in results and other in results:
+            ratio = results[name][figure] / results[other][figure]
+            lines.append(_line(f"{figure} of {name} to {other}", ratio, sign, bar))
+    for name, figure, bar in BARS:
+        if name in results:
+            lines.append(_line(f"{figure} of {name}", results[name][figure], "<=", bar))
+    return lines
+
+
+def _line(what: str, value: float, sign: str, bar: float) -> str:
+    meets = value >= bar if sign == ">=" else value <= bar
+    return f"{what}: {value:.2f} ({'meets' if meets else 'misses'} {sign} {bar:g})"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,212 @@
+"""What is timed: our environments with a team kept busy, and peers beside them. See `ddpomdp.bench.speed`.
+
+Counted are turns of living agents in running episodes: the root that acts or waits for its children counts, an empty
+slot and a finished episode do not. The team is a scripted swarm that hands its rows out again and again, or plays
+random turns without `stop`. Episodes restart in the tick they end, and every number that a step gives to a learner is
+summed, so that the compiler can leave out nothing. Peers play random actions, with their own automatic reset.
+
+Axis letters: B episode, T tick, N slot.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import ddpomdp
+from ddpomdp import wrappers
+from ddpomdp.harness import STOP
+from ddpomdp.policies import Policy
+from ddpomdp.pytree import replace
+from ddpomdp.rollouts import renewed
+
+
+class Case(NamedTuple):
+    """One measurement: a program of a key that gives numbers, `turns` among them, and how its numbers are read."""
+
+    about: str
+    build: Callable[[], Callable[[jax.Array], dict[str, jax.Array]]]
+    slots: int = 0  # agents per tick and episode times ticks times episodes: where all slots were alive
+    compiled: bool = True
+
+
+class Unstopping:
+    """Random turns without `stop`."""
+
+    def __init__(self, env: ddpomdp.Env):
+        self.env = env
+
+    def init(self, env: ddpomdp.Env) -> tuple:
+        """No parameters."""
+        return ()
+
+    def carry(self, env: ddpomdp.Env) -> tuple:
+        """No memory."""
+        return ()
+
+    def act(self, params: Any, key: jax.Array, carry: Any, ts: Any) -> tuple[jax.Array, Any, Any]:
+        """Uniform over legal tokens but `stop`."""
+        tools = ts.legal.tools & ~(1 << STOP)
+        legal = replace(ts.legal, tools=jnp.where(tools == 0, ts.legal.tools, tools))
+        return self.env.sample_turns(key, replace(ts, legal=legal)), carry, {}
+
+
+def ours(batch: int, ticks: int, swarm: int | None, preset: str, **options: Any) -> Case:
+    """Search-v0 with a swarm of so many, or with random turns."""
+
+    def build() -> Callable[[jax.Array], dict[str, jax.Array]]:
+        env = ddpomdp.make("Search-v0", preset=preset, **options)
+        busy = Unstopping(env) if swarm is None else ddpomdp.policy("swarm", env, n=swarm, redundancy=1_000)
+        return played(env, busy, batch, ticks)
+
+    capacity = options.get("capacity") or {"small": 16, "stress": 300, "k2.6": 301, "k2.5": 101}[preset]
+    about = f"Search-v0 {preset}, {'random turns' if swarm is None else f'swarm of {swarm}'}"
+    return Case(f"{about}, batch {batch}, {ticks} ticks", build, slots=batch * ticks * capacity)
+
+
+def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable[[jax.Array], dict[str, jax.Array]]:
+    """A program that plays `batch` episodes for so many ticks and counts."""
+    params, vector = policy.init(env), wrappers.auto_reset(env, batch)
+    fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), policy.carry(env))
+
+    def run(key: jax.Array) -> dict[str, jax.Array]:
+        running, ts = vector.reset(key)
+
+        def tick(carry: tuple, _: None) -> tuple[tuple, None]:
+            running, ts, memory, total, counts = carry
+            noise = jax.vmap(lambda luck: jax.random.fold_in(luck, 2))(running.luck)
+            turns, memory, _ = jax.vmap(lambda *x: policy.act(params, *x))(noise, memory, ts)
+            running, next_ts, final = vector.step(running, turns)
+            # After an episode's end the root is a new life, whose memory begins afresh.
+            memory = jax.vmap(lambda m, a, b: renewed(env, policy, m, a, b))(memory, ts, next_ts)
+            memory = jax.tree.map(lambda f, m: jnp.where(_as(final.last, m), f, m), fresh, memory)
+            # What a learner takes: what came of the turns, and what is seen next.
+            out = dataclasses.replace(final, observation=next_ts.observation, legal=next_ts.legal)
+            total = total + summed(out)
+            flags = ts.alive, final.events.is_decision, final.last
+            counts = counts + jnp.stack([jnp.sum(flag, dtype=jnp.int32) for flag in flags])
+            return (running, next_ts, memory, total, counts), None
+
+        start = (running, ts, fresh, jnp.float32(0), jnp.zeros(3, jnp.int32))
+        (_, _, _, total, counts), _ = jax.lax.scan(tick, start, length=ticks)
+        return {"total": total, "turns": counts[0], "decisions": counts[1], "ends": counts[2]}
+
+    return run
+
+
+def summed(tree: Any) -> jax.Array:
+    """Every number of a tree in one."""
+    return sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0))
+
+
+def _as(flags: jax.Array, like: jax.Array) -> jax.Array:
+    """Flags [B] in the rank of an array [B, ...]."""
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+# Peers -------------------------------------------------------------------------------------------------------------
+
+
+def jaxmarl(name: str, batch: int, ticks: int) -> Case:
+    """An environment of JaxMARL with random actions and its automatic reset."""
+
+    def build() -> Callable[[jax.Array], dict[str, jax.Array]]:
+        import jaxmarl as library  # pyright: ignore[reportMissingImports]
+
+        env = library.make(name)
+        spaces = [env.action_space(agent) for agent in env.agents]
+
+        def run(key: jax.Array) -> dict[str, jax.Array]:
+            _, state = jax.vmap(env.reset)(jax.random.split(key, batch))
+
+            def tick(carry: tuple, index: jax.Array) -> tuple[tuple, None]:
+                state, total = carry
+                keys = jax.random.split(jax.random.fold_in(key, index), 1 + len(env.agents))
+                many = [jax.random.split(k, batch) for k in keys]
+                acts = {a: jax.vmap(s.sample)(k) for a, s, k in zip(env.agents, spaces, many[1:], strict=True)}
+                obs, state, *rest = jax.vmap(env.step)(many[0], state, acts)
+                return (state, total + summed((obs, rest))), None
+
+            (_, total), _ = jax.lax.scan(tick, (state, jnp.float32(0)), jnp.arange(ticks))
+            return {"total": total, "turns": jnp.int32(batch * ticks * len(env.agents))}
+
+        return run
+
+    return Case(f"JaxMARL {name}, batch {batch}, {ticks} steps", build)
+
+
+def pettingzoo(ticks: int) -> Case:
+    """Simple spread in Python, one environment, random actions."""
+
+    def build() -> Callable[[Any], dict[str, Any]]:
+        from mpe2 import simple_spread_v3  # pyright: ignore[reportMissingImports]
+
+        env = simple_spread_v3.parallel_env()
+
+        def run(_: Any) -> dict[str, Any]:
+            turns = 0
+            for _ in range(ticks):
+                if not env.agents:
+                    env.reset(seed=0)
+                turns += len(env.agents)
+                env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+            return {"turns": turns}
+
+        return run
+
+    return Case(f"PettingZoo simple_spread, Python, {ticks} steps", build, compiled=False)
+
+
+def gymnasium(steps: int) -> Case:
+    """Steps of the Gymnasium view, and the milliseconds that one takes above its compiled program."""
+
+    def build() -> Callable[[Any], dict[str, Any]]:
+        import gymnasium as library
+        import numpy as np
+
+        env: Any = library.make("ddpomdp:ddpomdp/Search-v0", preset="small").unwrapped
+        rng = np.random.default_rng(0)
+
+        def run(_: Any) -> dict[str, Any]:
+            env.reset(seed=0)
+            whole, inside = [], []
+            program = env._program
+            for _ in range(steps):
+                action = int(rng.choice(np.flatnonzero(env.action_masks())))
+                turn = program.actions.turn(action, "action")
+                began = time.perf_counter()
+                jax.block_until_ready(program.one_step(env._luck, env._state, turn, False))
+                inside.append(time.perf_counter() - began)
+                began = time.perf_counter()
+                *_, terminated, truncated, _ = env.step(action)
+                whole.append(time.perf_counter() - began)
+                if terminated or truncated:
+                    env.reset()
+            above = 1_000 * (statistics.median(whole) - statistics.median(inside))
+            return {"turns": steps, "above_ms": above, "step_ms": 1_000 * statistics.median(whole)}
+
+        return run
+
+    return Case(f"Gymnasium view, small, {steps} steps", build, compiled=False)
+
+
+CASES = {
+    "small-64": ours(64, 256, 15, "small"),
+    "small-1024": ours(1_024, 64, 15, "small"),
+    "small-1024-random": ours(1_024, 64, None, "small"),
+    "stress": ours(1, 4_000, 299, "stress"),
+    "k2.6": ours(1, 30, 300, "k2.6"),  # the 4,000 calls of an episode
+    # Cost per turn against the size of the team, at about equal lanes.
+    "slots-16": ours(1_024, 64, 15, "stress", capacity=16, num_subtasks=64),
+    "slots-300": ours(54, 64, 299, "stress", num_subtasks=64),
+    "slots-600": ours(27, 64, 599, "stress", capacity=600, num_subtasks=64),
+    "gymnasium": gymnasium(300),
+    "spread-64": jaxmarl("MPE_simple_spread_v3", 64, 256),
+    "spread-1024": jaxmarl("MPE_simple_spread_v3", 1_024, 100),
+    "smax-1024": jaxmarl("SMAX", 1_024, 25),
+    "spread-python": pettingzoo(2_000),
+}
