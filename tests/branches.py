@@ -62,7 +62,7 @@ class Game:
 def game(topology: str) -> Game:
     """The wide environment of a topology."""
     env = make("Search-v0", topology=topology, **WIDE)
-    each = lambda rare: jax.jit(jax.vmap(lambda key, ts: quiet(env, key, ts, rare)))  # noqa: E731
+    each = lambda *how: jax.jit(jax.vmap(lambda key, ts: quiet(env, key, ts, *how)))  # noqa: E731
     only_spawn = {tool: 0.0 for tool in range(len(env.harness.tools)) if tool not in (WAIT, SPAWN)}
     return Game(
         env,
@@ -70,12 +70,15 @@ def game(topology: str) -> Game:
         step=jax.jit(jax.vmap(env.step)),
         turns=each(RARE),
         other=each({STOP: 0.0}),
-        spawn=each(only_spawn),
+        spawn=each(only_spawn, 0.0),
     )
 
 
-def quiet(env: Any, key: jax.Array, ts: Any, rare: dict[int, float]) -> jax.Array:
-    """Random legal turns that mostly work; by lineage and own turn number."""
+def quiet(env: Any, key: jax.Array, ts: Any, rare: dict[int, float], waits: float = 0.3) -> jax.Array:
+    """Random legal turns that mostly work; by lineage and own turn number.
+
+    Calls in `rare` are taken into account so often only, and so is `wait` by `waits` where there is a choice.
+    """
     word = draw(key, ts.lineage, ts.turn, Purpose.POLICY + 9)
     tools = ts.legal.tools
     for i, (tool, chance) in enumerate(rare.items()):
@@ -91,8 +94,8 @@ def quiet(env: Any, key: jax.Array, ts: Any, rare: dict[int, float]) -> jax.Arra
     tools = jnp.where(childless, tools & ~(1 << AGGREGATE), tools)
     roles = jnp.where(few, jnp.minimum(ts.legal.bounds[:, 1], 2), ts.legal.bounds[:, 1])
     legal = replace(ts.legal, bounds=ts.legal.bounds.at[:, 1].set(roles))
-    waits = share(word[:, 1], 24, 8) < jnp.where(len(rare) > len(RARE), 0.0, 0.3)
-    tools = jnp.where((tools & ~1 > 0) & ~waits, tools & ~1, tools)
+    goes_on = share(word[:, 1], 24, 8) >= waits
+    tools = jnp.where((tools & ~1 > 0) & goes_on, tools & ~1, tools)
     pairs = (2 + env.spec.num_args) // 2
     words = [draw(key, ts.lineage, ts.turn, Purpose.POLICY + i) for i in range(pairs)]
     flat = [word[:, i] for word in words for i in range(2)]

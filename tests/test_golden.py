@@ -37,8 +37,9 @@ def test_they_are_small_and_hold_every_kind_of_event():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replay(name):
-    """Integers exactly, floats to the last bit on the JAX version that wrote them and to 1e-5 on others."""
+def test_replay(name, monkeypatch):
+    """Integers exactly; floats to 1e-5, for another processor or JAX may round them otherwise."""
+    monkeypatch.setattr(replaying, "is_exact", lambda head: False)
     trace = load(name)
     assert trace.to_json() == (HERE / f"{name}.json").read_text("utf-8")
     try:
