@@ -10,47 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddpomdp.pytree import replace
+from ddpomdp.testing import slots
 
 
-def poisoned(key: jax.Array, state: Any, places: bool = True) -> Any:
-    """The state with every hidden field of empty slots set to garbage: NaN, infinities, huge, small or any bits.
+def poisoned(key: jax.Array, state: Any) -> Any:
+    """The state with garbage in every hidden field of empty slots, free places' boards and emptied mailbox places."""
+    state = slots.poisoned(key, state)
+    free, unused = state.place_slot < 0, state.mail.count == 0
+    odd = jax.random.bits(key) % 2 == 0
 
-    With `places`, so are the boards of free parent places, and what emptied mailbox places still hold.
-    """
-    lives, mail = state.lives, state.mail
-    empty, free, unused = ~lives.alive, state.place_slot < 0, mail.count == 0
-    noise = jax.random.bits(key, empty.shape, jnp.uint32)
+    def spoil(tree, where):
+        def garbage(x):
+            low, high = (jnp.nan, 1e9) if x.dtype == jnp.float32 else (1, 10**9)
+            bad = jnp.where(odd, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))
+            return jnp.where(where.reshape(-1, *(1,) * (x.ndim - 1)), bad, x)
 
-    def garbage(x, i, where):
-        size = x.size // where.size
-        rows = noise[: where.size, None] if where.size <= noise.size else jnp.resize(noise, where.shape)[:, None]
-        word = (rows + jnp.uint32(i)) * jnp.uint32(2_654_435_761) + jnp.arange(size, dtype=jnp.uint32)[None]
-        word = (word ^ (word >> jnp.uint32(15))) * jnp.uint32(2_246_822_519)
-        word = word.reshape(x.shape)
-        kind = (word >> jnp.uint32(29)) % jnp.uint32(3)
-        if x.dtype == bool:
-            bad = kind == 0
-        elif jnp.issubdtype(x.dtype, jnp.floating):
-            bad = jnp.array([jnp.nan, -1e9, jnp.inf], x.dtype)[kind]
-        else:
-            small = (word >> jnp.uint32(8)) % jnp.uint32(12)
-            bad = jnp.where(kind == 0, word, jnp.where(kind == 1, small, jnp.uint32(10**9))).astype(x.dtype)
-        return jnp.where(where.reshape(-1, *(1,) * (x.ndim - 1)), bad, x)
+        return jax.tree.map(garbage, tree)
 
-    def spoil(tree, base, where):
-        leaves, form = jax.tree.flatten(tree)
-        return jax.tree.unflatten(form, [garbage(x, base + i, where) for i, x in enumerate(leaves)])
-
-    spoiled = replace(
-        state,
-        lives=replace(spoil(lives, 0, empty), alive=lives.alive, uid=lives.uid),
-        mail=spoil(mail, 100, empty),
-        legal=spoil(state.legal, 200, empty),
-    )
-    if not places:
-        return spoiled
-    letters = replace(spoil(spoiled.mail, 150, unused), count=spoiled.mail.count)
-    return replace(spoiled, mail=letters, board=spoil(state.board, 300, free))
+    mail = replace(spoil(state.mail, unused), count=state.mail.count)
+    return replace(state, mail=mail, board=spoil(state.board, free))
 
 
 def permuted(state: Any, order: jax.Array) -> Any:

