@@ -153,6 +153,7 @@ def test_with_limits_on_only_those_touched_by_one_differ(topology):
 # No consequences -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # a compilation of its own; test_luck.py has the same of states
 def test_a_decision_without_consequences_has_no_effect_on_the_return():
     at = game("swarm")
     env = at.env
