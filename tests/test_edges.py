@@ -160,7 +160,7 @@ def test_when_everyone_spawns_the_limits_hold():
         if not run.ts.last:
             depth = np.asarray(run.state.lives.depth)[np.asarray(run.ts.alive)]
             assert len(alive(run)) <= 10 and depth.max() <= 3
-    assert depth.max() == 3 and len(depth) == 10
+    assert 2 <= depth.max() <= 3 and len(depth) == 10
     assert run.info("births") == 9 and run.info("refused_births") == asked - 9 > 50 and run.info("illegal") == 0
     assert run.ts.stop_reason == HORIZON
 
