@@ -52,7 +52,7 @@ wheel: $(STAMP)  ## build the wheel and test it alone, from another folder
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tests/check_wheel.py dist
 
-speed: $(STAMP)  ## steps per second of every task, decisions per second of learning
+speed: $(VENV)/.peers  ## turns per second beside other suites, decisions per second of learning
 	$(BIN)/python -m ddpomdp.bench.speed $(SPEED_ARGS)
 	$(BIN)/python -m ddpomdp_baselines.speed
 
@@ -70,6 +70,10 @@ $(EXTERNAL)/.installed: pyproject.toml constraints.txt ddpomdp/_version.py
 	$(EXTERNAL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade pip
 	$(EXTERNAL)/bin/python -m pip install --quiet "$(TORCH)"
 	$(EXTERNAL)/bin/python -m pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[all]' --group dev --group external
+	@touch $@
+
+$(VENV)/.peers: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group peers
 	@touch $@
 
 # The stamp is touched last, so that an interrupted set-up starts again. pip comes first: dependency groups need 25.1.

@@ -221,7 +221,7 @@ def test_births_are_served_in_order(seen):
     counts = seen.env.rules.offered[SPAWN, "count"]
     role_of = seen.env.rules.offered[SPAWN, "role"]
     most = list(spec.max_lives.values())
-    spawns = seen.tool(SPAWN) & ~seen.leaving
+    spawns = seen.tool(SPAWN)
     asked_all = np.where(spawns, counts[np.minimum(seen.turns[..., 2], len(counts) - 1)], 0)
     refused_births = np.zeros(seen.last.shape, np.int64)
     placed = holds(before)
@@ -238,11 +238,13 @@ def test_births_are_served_in_order(seen):
         so_far = used.setdefault(episode, [1, *[0] * (len(most) - 1)])
         granted = {}
         for n in slots:
+            gone = seen.leaving[t, b, n]
+            if gone or (places == 0 and not placed[t, b, n]):
+                refused_places[t, b] += not gone
+                refused_births[t, b] += asked_all[t, b, n]
+                event_refused[t, b, n] = asked_all[t, b, n]
+                continue
             if not placed[t, b, n]:
-                if places == 0:
-                    refused_places[t, b] += 1
-                    event_refused[t, b, n] = asked_all[t, b, n]
-                    continue
                 places -= 1
             role = role_of[seen.turns[t, b, n, 1]]
             got = min(asked_all[t, b, n], free, most[role] - so_far[role])

@@ -18,11 +18,14 @@ PLACES, TICKS = 12, 4
 
 @check("slots.zero")
 def zero(trial: Trial) -> int:
-    """Observations of empty slots, empty roster rows and free parent places are zero."""
+    """Observations of empty slots, empty roster rows and free parent places are zero.
+
+    A slot shows the last view of a life in the tick in which it leaves or the episode ends, and is empty after that.
+    """
     empty = 0
     for episode in trial.episodes:
         for ts in (episode.seen, episode.after):
-            seen, none = ts.observation, ~ts.alive
+            seen, none = ts.observation, ts.uid == -1
             for name in ("self", "claims", "last_result"):
                 value = getattr(seen, name)
                 is_zero = (value == 0).reshape(*none.shape, -1).all(axis=-1)

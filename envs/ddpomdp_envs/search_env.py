@@ -7,7 +7,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, Harness, core_tools
@@ -181,8 +183,8 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
             aggregate_steps=jnp.int32(1000),
         ),
         reading=Reading(
-            per_message=jnp.float32(model["per_message"]),
-            per_claim=jnp.asarray([0.5 * model["per_claim"], model["per_claim"]], jnp.float32),
+            per_message=_in_grains(model["per_message"]),
+            per_claim=_in_grains([0.5 * model["per_claim"], model["per_claim"]]),
             capacity=jnp.float32(model["capacity"]),
         ),
         task=search_params(
@@ -348,3 +350,8 @@ def _script(env: Env, turns: list, repeated: tuple[int, ...] = ()) -> Script:
 
 
 POLICIES = {"single": single, "swarm": swarm, "heuristic": heuristic}
+
+
+def _in_grains(load: float | list[float]) -> jax.Array:
+    """Reading loads as multiples of 2**-14, so that their sums are exact in f32, in any order and compilation."""
+    return jnp.asarray(np.rint(np.asarray(load) * 2**14) / 2**14, jnp.float32)
