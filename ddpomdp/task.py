@@ -40,6 +40,16 @@ class Worked:
     code: jax.Array  # int32[N]    ResultCode
     value: jax.Array  # int32[N]    result shown to the caller, -1 none
     useful: jax.Array  # f32[N]      channel `tool`: +1 useful, -1 own fault or repeat, 0 neither
+    effort: "Effort | None" = None  # where what a call costs depends on what came of it
+
+
+@pytree
+class Effort:
+    """What a tick's task tools cost, in place of `Task.cost`'s tokens. Axis N slot."""
+
+    tokens: jax.Array  # int32[N]    written by the caller
+    tool_tokens: jax.Array  # int32[N]    of the tool
+    outside: jax.Array  # bool[N]     takes the time of an outside tool
 
 
 class Task(Protocol):
@@ -47,6 +57,20 @@ class Task(Protocol):
 
     A task may also have `words`: a mapping of str for the text view. Its keys are "task", "score", names of roles and
     tools, and `tool.argument`; what it leaves out is said in general words.
+
+    Further attributes and methods that a task may have, all or none of the last two:
+      passes: how often the rows stand in the queue at first (default 1); one hand-out by `delegate` ends with a pass.
+      by_value: the log is of `ddpomdp.byvalue`, up to 128 claims per row; `aggregate` and `best_quality` get its forms.
+      claim_features, board_features: names of features beside the common ones, with
+        `observe_claims(log, known, place, params)`, f32[N, C] each, and
+        `observe_board(facts, log, known, params)`, [P, M] each.
+      see(facts, life, row, has_row, params): in place of `observe`, where features depend on the row at the cursor.
+      hear(life, tokens f32[N], mail f32[N], params): fields per life after reading so many tokens, part of them in
+        returns and messages.
+      select(facts, log, known, selector, role, handed, params): bool[P, M] rows that a selector picks among those
+        `handed` out.
+      hand_over(log, masks, parent uint32[N, W], rows bool[N, M], uid, role, level): uint32[N, W] entries that each
+        child is given with the rows of its window.
     """
 
     name: str
