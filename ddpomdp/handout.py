@@ -233,7 +233,7 @@ def window_rows(rules: Rules, grants: Grants, place: jax.Array, ordinal: jax.Arr
     offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[:, None]
     plain = jnp.where(offset < 0, offset + num_rows, offset) < (end - start)[:, None]
     at = lambda x: rows(x, place)  # noqa: E731
-    where = (grants.base[:, None] + grants.position)[0]
+    where = grants.base[0] + claims.prefix_count(grants.picked[0])
     listed = grants.picked[0] & (where >= start[:, None]) & (where < end[:, None])
     return jnp.where(at(grants.listed)[:, None], listed, plain)
 
