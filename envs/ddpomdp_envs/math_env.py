@@ -56,6 +56,7 @@ DEFAULTS: dict[str, Any] = {
 # A lone agent draws one problem's answers until it stops: small enough for the exact bound.
 VOTE: dict[str, Any] = {"topology": "single", "max_turns": 14, "price_token": 1e-6, "price_second": 0.0}
 VOTE_SOLVES, VOTE_TOKENS = 12, 10_000
+RUNS = ("never", "cue", "always")  # whether policy `team` asks the executor
 
 _LARGE = {"claims_per_row": 16, "roster": 16, "model": "qwen3-4b", "counts": LONG_COUNTS}
 PRESETS: dict[str, dict[str, Any]] = {
@@ -333,6 +334,56 @@ def chain(env: Env, cue: bool = False, rule: str = "verdict", verify: bool = Tru
     return _script(env, [*lines, env.harness.turn("stop")])
 
 
+def team(
+    env: Env, samples: int = 1, k: int = 1, run: str = "never", evidence: str = "short", rule: str = "verdict"
+) -> Script:
+    """The crew at work: samples of every problem, code runs, then rounds of verifying and solving again, then a choice.
+
+    Args:
+      env: the environment, topology `planner_executor_critic`.
+      samples: passes over all problems at first.
+      k: rounds of solving; a verifier stands between two of them, and open problems are solved again.
+      run: whether the executor is asked after the samples: never, where the cue says so, or for every problem.
+      evidence: what the verifier is given: the newest claim (short) or all (detailed).
+      rule: rule of the last aggregation; the readings before it are for the board.
+    """
+    _needs(env, "team", "planner_executor_critic")
+    whole("samples", samples, 1, env.rules.passes)
+    whole("k", k, 1, 1_000)
+    choose("run", run, RUNS)
+    choose("evidence", evidence, BRIEFS)
+    choose("rule", rule, RULES)
+    read = [_wait(env), _turn(env, "aggregate", rule=rule)]
+    lines, checked = [], []
+    for _ in range(samples):
+        lines += [_delegate(env, "solver", "next", "short"), *read]
+    if run != "never":
+        lines += [_delegate(env, "executor", "missing" if run == "cue" else "again", "short"), *read]
+    for _ in range(1, k):
+        lines += [_delegate(env, "verifier", "missing", evidence), *read]
+        checked.append(len(lines))
+        lines += [_delegate(env, "solver", "conflicting", "short"), *read]
+    return Loop(env, _tuples([*lines, env.harness.turn("stop")]), checked=tuple(checked))
+
+
+def heuristic(env: Env, model: str | None = None) -> Script:
+    """The best `team` that a grid search found for the model: `python -m ddpomdp_envs.tune_math`.
+
+    It was tuned for preset `small`, topology `planner_executor_critic`, reward `outcome`.
+
+    Args:
+      env: the environment, topology `planner_executor_critic`.
+      model: whose team; the environment's own model if None, or that whose pass rate is nearest among the tuned ones.
+    """
+    _needs(env, "heuristic", "planner_executor_critic")
+    models = tuned()["models"]
+    model = env.options["model"] if model is None else model
+    choose("model", model, MODELS)
+    nearest = min(models, key=lambda name: abs(MODELS[name].mean - MODELS[model].mean))
+    options = models[nearest]["options"]
+    return team(env, **{**options, "samples": min(options["samples"], env.rules.passes)})
+
+
 @dataclass(frozen=True)
 class Loop(Script):
     """A script that goes to its last line before one of `checked` where no problem is open.
@@ -341,6 +392,8 @@ class Loop(Script):
     """
 
     checked: tuple[int, ...] = field(default=(), compare=False)
+
+    PAD = 48  # all such scripts of a usual length are one program
 
     def init(self, env: Env) -> Any:
         """The script's parameters, and bool[L] of the lines before which it looks at the board."""
@@ -409,4 +462,11 @@ def tuned() -> dict[str, Any]:
     return json.loads(resources.files("ddpomdp_envs").joinpath("tuned", "math.json").read_text(encoding="utf-8"))
 
 
-POLICIES = {"single": single, "vote": vote, "solve_verify": solve_verify, "chain": chain}
+POLICIES = {
+    "single": single,
+    "vote": vote,
+    "solve_verify": solve_verify,
+    "chain": chain,
+    "team": team,
+    "heuristic": heuristic,
+}
