@@ -123,7 +123,7 @@ def decide(
     lives, log = state.lives, state.log
     holder = state.place_slot
     rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
-    facts = log if rules.by_value else claims.facts(log)
+    facts: Any = log if rules.by_value else claims.facts(log)
     count = byvalue.votes if rules.by_value else partial(claims.votes, log)
     votes = once(count, facts, rows(lives.known, holder))
     answers, winners, keep = once(rules.task.aggregate, state.task, facts, votes, rule, params.task)
@@ -163,7 +163,7 @@ def show(rules: Rules, state: State, facts: Any, votes: Any, known: jax.Array, p
     """Parents' boards: what they know uint32[P, W] in votes, and what the task adds."""
     if not rules.by_value:
         return tally(facts, votes)
-    extra = rules.task.observe_board(state.task, state.log, known, params.task)
+    extra = rules.further.observe_board(state.task, state.log, known, params.task)
     return byvalue.boards(state.log, votes, extra)
 
 

@@ -180,7 +180,7 @@ def newest(log: Log, known: jax.Array) -> jax.Array:
     return jnp.max(jnp.where(held, jnp.arange(log.per_row, dtype=jnp.int32), -1), axis=-1)
 
 
-def verdict_on(log: Log, known: jax.Array, place: jax.Array) -> jax.Array:
+def verdict_on(log: Log, known: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array]:
     """int32[..., M]: accepts minus rejects known of the claim at place k int32[..., M] of each row, and how many.
 
     Returns (net, verdicts).

@@ -106,7 +106,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
     board = Board(none, none - 1, none, none, none, none, none, [])
     if rules.by_value:
         known = jnp.zeros((p, words), jnp.uint32)
-        extra = task.observe_board(facts, log, known, params.task)
+        extra = rules.further.observe_board(facts, log, known, params.task)
         board = byvalue.boards(log, byvalue.votes(log, known), extra)
     state = State(
         lives=lives,

@@ -220,7 +220,7 @@ def selected(
     """
     known, handed = rows(state.lives.known, holder), handed_out(rules, state)
     if rules.hands_over:
-        return rules.task.select(state.task, state.log, known, selector, role, handed, params.task)
+        return rules.further.select(state.task, state.log, known, selector, role, handed, params.task)
     held = claims.unpack(known & state.masks.claim, state.log)
     disputed = claims.unpack(claims.disputed(known, compare), state.log)
     return handed & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
@@ -246,7 +246,7 @@ def entries_given(
     window = window_rows(rules, grants, lives.home, ordinal)
     parent = rows(rows(lives.known, grants.holder), lives.home)
     level = rows(grants.brief, lives.home)
-    words = rules.task.hand_over(state.log, state.masks, parent, window, lives.uid, lives.role, level)
+    words = rules.further.hand_over(state.log, state.masks, parent, window, lives.uid, lives.role, level)
     return jnp.where(handed[:, None], words, jnp.uint32(0))
 
 
@@ -286,7 +286,7 @@ def number_given(rules: Rules, state: State, grants: Grants, params: Params) -> 
     parent = rows(state.lives.known, grants.holder)
     every = jnp.ones((parent.shape[0], num_rows), bool)
     level, nobody = jnp.zeros_like(grants.role), jnp.full_like(grants.role, -1)
-    unborn = rules.task.hand_over(state.log, state.masks, parent, every, nobody, grants.role, level)
+    unborn = rules.further.hand_over(state.log, state.masks, parent, every, nobody, grants.role, level)
     has = claims.in_rows(unborn & state.masks.claim, state.log)  # at the first level: at most one claim a row
     return number + jnp.where(grants.spawns, jnp.sum(times * has, axis=-1, dtype=jnp.int32), 0)
 

@@ -69,7 +69,7 @@ def board_features(rules: Rules) -> tuple[str, ...]:
 
 def _own_features(rules: Rules, state: State, params: Params) -> list[jax.Array]:
     """The task's features of each agent."""
-    lives, task = state.lives, rules.task
+    lives, task = state.lives, rules.further
     if not hasattr(task, "see"):
         return task.observe(lives.task, params.task)
     row = state.queue[jnp.clip(lives.cursor, 0, state.queue.shape[0] - 1)]
@@ -116,7 +116,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         f(entry.value),
         f(entry.confidence) * 2.0**-16,
         f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),
-        *(task.observe_claims(log, lives.known, place, params.task) if claim_features(rules)[4:] else ()),
+        *(rules.further.observe_claims(log, lives.known, place, params.task) if claim_features(rules)[4:] else ()),
     ]
     claims = _table(columns, here[:, None] & (place >= 0))
     roster, roster_uid, board = _parents(rules, state, params)

@@ -174,7 +174,7 @@ def hear(
         tokens = jnp.where(reads, own(reading.load) - state.lives.load, 0.0) + jnp.where(opened, mail.load, 0.0)
         given = claims.size(taken & state.masks.claim).astype(jnp.float32)
         work = given * params.reading.per_claim[jnp.where(lives.brief == 2, 1, 0)]
-        lives = replace(lives, task=rules.task.hear(lives.task, tokens + work, tokens, params.task))
+        lives = replace(lives, task=rules.further.hear(lives.task, tokens + work, tokens, params.task))
     return replace(state, lives=lives, mail=messages.emptied(mail, opened)), heard
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,11 @@ class Rules:
     topology: Topology
     config: Config
     offered: Mapping[tuple[int, str], np.ndarray]
+
+    @property
+    def further(self) -> Any:
+        """The task, for attributes and methods that only some tasks have."""
+        return self.task
 
     @property
     def passes(self) -> int:

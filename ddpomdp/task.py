@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import jax
 
-from ddpomdp.claims import Facts, Log, NewClaims, Votes
+from ddpomdp.claims import Log, NewClaims
 from ddpomdp.harness import Harness, Legal, Tool
 from ddpomdp.pytree import pytree
 
@@ -115,9 +115,9 @@ class Task(Protocol):
         ...
 
     def aggregate(
-        self, facts: Any, log_facts: Facts, votes: Votes, rule: jax.Array, params: Any
+        self, facts: Any, log_facts: Any, votes: Any, rule: jax.Array, params: Any
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Merge what each parent knows by rule int32[P].
+        """Merge what each parent knows by rule int32[P]: `Facts` and `Votes` of the log, or `Log` and `ValueVotes`.
 
         Returns (answer int32[P, M] sets of values, winner int32[P, M] place k or -1, keep int32[P, M] K bits: claims a
         sub-lead keeps).
@@ -132,7 +132,7 @@ class Task(Protocol):
         """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
         ...
 
-    def best_quality(self, facts: Any, values: list[jax.Array], told: jax.Array) -> jax.Array:
+    def best_quality(self, facts: Any, values: Any, told: jax.Array) -> jax.Array:
         """f32[]: quality of the best value per row among the claims int32[M] (K bits), of values int32[M] per k."""
         ...
 

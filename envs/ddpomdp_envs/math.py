@@ -541,7 +541,7 @@ class Math:
     # Answers -----------------------------------------------------------------------------------------------------
 
     def aggregate(
-        self, facts: Problems, log: Log, votes: ValueVotes, rule: jax.Array, params: MathParams
+        self, facts: Problems, log_facts: Log, votes: ValueVotes, rule: jax.Array, params: MathParams
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Choose an answer per problem by one of `RULES`; see the card for what each does."""
         is_rule = lambda name: (rule == RULES.index(name))[:, None, None]  # noqa: E731

@@ -377,7 +377,7 @@ def heuristic(env: Env, model: str | None = None) -> Script:
     """
     _needs(env, "heuristic", "planner_executor_critic")
     models = tuned()["models"]
-    model = env.options["model"] if model is None else model
+    model = str(env.options["model"] if model is None else model)
     choose("model", model, MODELS)
     nearest = min(models, key=lambda name: abs(MODELS[name].mean - MODELS[model].mean))
     options = models[nearest]["options"]
