@@ -36,6 +36,7 @@ def crew(rules: Rules, state: State) -> State:
     lives = replace(
         lives,
         alive=lives.alive | mine,
+        seen=lives.seen | mine,
         uid=fill(slots, lives.uid),
         role=fill(slots, lives.role),
         depth=fill(1, lives.depth),
