@@ -149,6 +149,22 @@ def test_depth_limit_and_roles():
     assert run.info("illegal") == before + 2 and not ts.events.valid[run.slot(3)] and alive(run) == [0, 1, 2, 3, 4]
 
 
+def test_when_everyone_spawns_the_limits_hold():
+    """Every lead that may, spawns leads, in every tick: capacity and depth hold, the rest is refused and counted."""
+    run, asked = deep(), 0
+    while not run.ts.last:
+        deciders = [u for u in alive(run) if run.may(u, "spawn")]
+        roles = {u: "lead" if int(run.ts.legal.bounds[run.slot(u), 1]) == 3 else "searcher" for u in deciders}
+        asked += 2 * len(deciders)
+        run.step(**{f"u{u}": spawn(2, role) for u, role in roles.items()})
+        if not run.ts.last:
+            depth = np.asarray(run.state.lives.depth)[np.asarray(run.ts.alive)]
+            assert len(alive(run)) <= 10 and depth.max() <= 3
+    assert 2 <= depth.max() <= 3 and len(depth) == 10
+    assert run.info("births") == 9 and run.info("refused_births") == asked - 9 > 50 and run.info("illegal") == 0
+    assert run.ts.stop_reason == HORIZON
+
+
 def test_parent_places_run_out():
     run = deep()
     chain(run)
@@ -225,6 +241,28 @@ def test_budget_of_tokens_is_finished_and_its_overshoot_priced():
     assert float(ts.reward[0]) == pytest.approx(run.info("quality") - price, abs=1e-6)
 
 
+def test_asking_one_worker_again_and_again_costs_and_ends():
+    """A lead that reads and hands the same rows to the same worker again: it pays every time, until the horizon."""
+    run, asked, spent = swarm(), 0, []
+    run.step(u0=spawn(1))
+    while not run.ts.last:
+        calls = {}
+        if not run.of(1, "returned"):
+            calls["u1"] = back()
+        if not run.ts.blocked[run.slot(0)]:
+            calls["u0"] = ("wait", {"for": "all"})
+            if run.may(0, "delegate"):
+                calls["u0"], asked = ("delegate", {"to": "row_0", "rows": "again"}), asked + 1
+                spent.append(run.info("tokens_orchestration"))
+            elif run.may(0, "aggregate"):
+                calls["u0"] = ("aggregate", {"rule": "majority"})
+        ts = run.step(**calls)
+    assert asked > 4 and run.info("births") == 1 and run.info("quality") == 0
+    assert (np.diff(spent) >= 50 + 30 + 20).all()  # reading, handing out, the brief
+    assert ts.stop_reason == HORIZON and ts.truncated[0] and ts.truncated[1]
+    assert run.info("turns") >= 3 * asked  # a return, a reading, a hand-out each, out of one count
+
+
 def test_horizon_cuts_everyone():
     run = swarm()
     run.step(u0=spawn(3))
@@ -278,7 +316,7 @@ def test_a_step_after_the_end_changes_nothing(play_one):
             for name in ("kind", "tokens", "latency_ms", "cost_tokens", "refused", "end_reason", "clock_ms"):
                 assert not np.asarray(getattr(events, name)).any(), name
             assert (after.legal.tools == 1).all()
-            assert not any(np.asarray(x).any() for x in (after.observation.self, after.observation.claims))
+            assert differing(ts.observation, after.observation) == []  # the last view stays
 
 
 # Waits -------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,8 @@ def busy(play):
     able = ((tools[..., 0] >> DELEGATE) & (tools[..., 0] >> DESPAWN) & (tools[..., 0] >> MESSAGE) & 1) == 1
     able &= np.asarray(play.legal.bounds)[..., 0, BOUNDS.index("child_rows")] >= 2
     able &= (np.asarray(play.observation.roster_uid) >= 0).any(axis=-1).sum(axis=-1) >= 2
-    able &= (np.asarray(play.observation.self)[..., 1] > 0).any(axis=-1) & ~alive.all(axis=-1)
+    free = alive & (tools != 1)  # more than `wait` is legal
+    able &= ((np.asarray(play.observation.self)[..., 1] > 0) & free).any(axis=-1) & ~alive.all(axis=-1)
     found = np.argwhere(able)
     assert len(found)
     return moment(play, *found[-1])
@@ -211,9 +212,10 @@ def test_weights_per_role(env, busy, params):
     assert all(each.choice.dtype == bool for each in spoken)
     plain, equal, changed = (each.logp for each in spoken)
     np.testing.assert_allclose(plain, equal, atol=1e-6)
-    searcher = np.asarray((busy.observation.self[:, 1] > 0) & busy.alive)
+    searcher = np.asarray((busy.observation.self[:, 1] > 0) & busy.alive & (busy.legal.tools != 1))
     assert searcher.any() and np.abs(np.asarray(changed - plain))[searcher].max() > 1e-3
-    np.testing.assert_allclose(np.asarray(changed)[~searcher], np.asarray(plain)[~searcher], atol=1e-6)
+    others = ~np.asarray(busy.observation.self[:, 1] > 0)
+    np.testing.assert_allclose(np.asarray(changed)[others], np.asarray(plain)[others], atol=1e-6)
 
 
 def test_drawing_hits_legal_tokens_at_both_ends_of_luck():
