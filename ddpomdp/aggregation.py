@@ -4,11 +4,12 @@ Axis letters: N slot, P parent place, M row, W words of a claim set.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ddpomdp import claims
+from ddpomdp import byvalue, claims
 from ddpomdp.claims import Comparisons, Facts, NewClaims, Votes
 from ddpomdp.clocks import FAR
 from ddpomdp.harness import AGGREGATE
@@ -67,8 +68,8 @@ def read(rules: Rules, state: State, call: Call, compare: Comparisons, params: P
     weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
     load = at(lives.load) + jnp.sum(jnp.where(read, weight[None, :], 0.0), axis=-1)
     known = at(lives.known)
-    kept = heard & ~known & once(survivors, state, load, params)
-    some = claims.unpack((known | kept) & masks.claim, state.log) != 0
+    kept = heard & ~known & once(partial(survivors, rules), state, load, params)
+    some = claims.in_rows((known | kept) & masks.claim, state.log)
     seated = lives.alive & (lives.place >= 0)
     own = lambda x: jnp.where(seated, rows(x, lives.place), 0)  # noqa: E731
     return Read(
@@ -84,9 +85,11 @@ def read(rules: Rules, state: State, call: Call, compare: Comparisons, params: P
     )
 
 
-def survivors(state: State, load: jax.Array, params: Params) -> jax.Array:
+def survivors(rules: Rules, state: State, load: jax.Array, params: Params) -> jax.Array:
     """uint32[P, W]: entries whose fixed luck survives a reading load f32[P]."""
     share = params.reading.capacity / jnp.maximum(load, params.reading.capacity)
+    if rules.by_value:  # no overload law
+        return jnp.full((load.shape[0], state.lives.known.shape[1]), jnp.uint32(2**32 - 1))
     bound = jnp.ceil(share * 2.0**16).astype(jnp.int32)[:, None]  # luck has a grain of 2**-16
     luck = (state.log.fixed >> jnp.uint32(16)).astype(jnp.int32)  # [K, M]
     bits = jnp.zeros((load.shape[0], luck.shape[1]), jnp.int32)
@@ -103,7 +106,8 @@ def settle(
     Returns each slot's marginal gain in quality f32[N].
     """
     entered = jnp.any(worked.made)
-    state = replace(state, masks=where_needed(entered, claims.masks, state.masks, state.log))
+    masks = byvalue.masks if rules.by_value else claims.masks
+    state = replace(state, masks=where_needed(entered, masks, state.masks, state.log))
     # A board speaks of what its parent knows, and entries of the log never change.
     known, knew = (rows(s.lives.known, s.place_slot) for s in (state, before))
     learns = jnp.any(known != knew) | jnp.any(state.place_slot != before.place_slot)
@@ -117,17 +121,19 @@ def decide(
 ) -> tuple[State, jax.Array]:
     """What `settle` does where somebody reads or learns. A sub-lead keeps the claims of the winning values only."""
     lives, log = state.lives, state.log
-    facts = claims.facts(log)
     holder = state.place_slot
-    votes = once(claims.votes, log, facts, rows(lives.known, holder))
     rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
+    facts: Any = log if rules.by_value else claims.facts(log)
+    count = byvalue.votes if rules.by_value else partial(claims.votes, log)
+    votes = once(count, facts, rows(lives.known, holder))
     answers, winners, keep = once(rules.task.aggregate, state.task, facts, votes, rule, params.task)
     reads = reading.reads[0]  # the root holds place 0
     answer = jnp.where(reads, answers[0], state.answer)
     won = jnp.where(reads, winners[0], state.answer_claim)
     gains = jnp.where(reads, rules.task.gains(state.task, state.answer, answer), 0.0)
     speaker = jnp.where(won >= 0, won, state.answer_claim)  # of a retracted row: the former one
-    author, gains = once(lambda k, gains: (claims.at(facts.origin, k, -1), gains), speaker, gains)
+    origin = partial(byvalue.origin, log) if rules.by_value else lambda k: claims.at(facts.origin, k, -1)
+    author, gains = once(lambda k, gains: (origin(k), gains), speaker, gains)
     earned = jnp.zeros_like(state.late).at[jnp.where(author >= 0, author, FAR)].add(gains, mode="drop")
     uid = jnp.where(before.lives.alive, before.lives.uid, FAR)
     gain = jnp.where(before.lives.alive, rows(earned, before.lives.uid), 0.0)
@@ -144,13 +150,21 @@ def decide(
     return replace(
         state,
         lives=lives,
-        board=tally(facts, votes),
+        board=show(rules, state, facts, votes, rows(lives.known, holder), params),
         answer=answer,
         answer_claim=won,
         quality=jnp.where(reads, rules.task.quality(state.task, answer), state.quality),
         late=state.late + earned.at[uid].set(0.0, mode="drop"),
         told_root=jnp.where(reads, state.told_root | reading.heard[0], state.told_root),
     ), gain
+
+
+def show(rules: Rules, state: State, facts: Any, votes: Any, known: jax.Array, params: Params) -> Board:
+    """Parents' boards: what they know uint32[P, W] in votes, and what the task adds."""
+    if not rules.by_value:
+        return tally(facts, votes)
+    extra = rules.further.observe_board(state.task, state.log, known, params.task)
+    return byvalue.boards(state.log, votes, extra)
 
 
 def tally(facts: Facts, votes: Votes) -> Board:
@@ -171,4 +185,5 @@ def tally(facts: Facts, votes: Votes) -> Board:
         confidence=claims.at(facts.confidence, top, 0),
         accepts=claims.at(votes.accepts, top, 0),
         rejects=claims.at(votes.rejects, top, 0),
+        extra=[],
     )

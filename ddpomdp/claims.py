@@ -9,6 +9,7 @@ Axis letters: N slot, M row, K claim of a row, L = M K, W = L / 32 words of a se
 """
 
 import functools
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,9 @@ from jax import lax
 
 from ddpomdp.harness import CLAIMS, DETAILS
 from ddpomdp.pytree import once, pytree
+
+if TYPE_CHECKING:
+    from ddpomdp.byvalue import Choices, ValueMasks
 
 WORD = 32
 # Flags of an entry.
@@ -153,6 +157,13 @@ def unpack(words: jax.Array, log: Log) -> jax.Array:
     rows = WORD // per_row
     groups = words[..., None] >> (per_row * jnp.arange(rows, dtype=jnp.uint32))
     return (groups & jnp.uint32(2**per_row - 1)).astype(jnp.int32).reshape(*words.shape[:-1], -1)[..., :num_rows]
+
+
+def in_rows(words: jax.Array, log: Log) -> jax.Array:
+    """bool[..., M]: whether sets uint32[..., W] hold an entry of each row."""
+    if log.per_row <= WORD // 2:
+        return unpack(words, log) != 0
+    return jnp.any(words.reshape(*words.shape[:-1], log.count.shape[0], -1) != 0, axis=-1)
 
 
 def bit_of(place: jax.Array, num_words: int) -> jax.Array:
@@ -294,8 +305,10 @@ def compared(log: Log, claim: jax.Array) -> Comparisons:
     return Comparisons(differ, above, below)
 
 
-def disputed(known: jax.Array, compare: Comparisons) -> jax.Array:
+def disputed(known: jax.Array, compare: "Comparisons | Choices") -> jax.Array:
     """Subset of known claims uint32[..., W] whose row holds another known claim with a different value."""
+    if not isinstance(compare, Comparisons):
+        return compare.disputed(known)
     chosen = jnp.zeros_like(known)
     for i, differ in enumerate(compare.differ):
         d = jnp.uint32(i + 1)
@@ -304,8 +317,10 @@ def disputed(known: jax.Array, compare: Comparisons) -> jax.Array:
     return chosen
 
 
-def best(known: jax.Array, claim: jax.Array, compare: Comparisons) -> jax.Array:
+def best(known: jax.Array, claim: jax.Array, compare: "Comparisons | Choices") -> jax.Array:
     """Subset of known claims: per row the most confident one (the earliest of equals)."""
+    if not isinstance(compare, Comparisons):
+        return compare.best(known)
     beaten = jnp.zeros_like(known)
     for i, (above, below) in enumerate(zip(compare.above, compare.below, strict=True)):
         d = jnp.uint32(i + 1)
@@ -319,7 +334,13 @@ def is_comparison(which: jax.Array) -> jax.Array:
     return (which == CLAIMS.index("best")) | (which == CLAIMS.index("disputed"))
 
 
-def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks, compare: Comparisons) -> jax.Array:
+def select(
+    known: jax.Array,
+    fresh: jax.Array,
+    which: jax.Array,
+    m: "Masks | ValueMasks",
+    compare: "Comparisons | Choices",
+) -> jax.Array:
     """Claims chosen by the token `which` int32[N] of `CLAIMS` from sets uint32[N, W].
 
     Verdicts go along with `all` and `new`.
@@ -331,15 +352,22 @@ def select(known: jax.Array, fresh: jax.Array, which: jax.Array, m: Masks, compa
 
 
 def told(
-    known: jax.Array, fresh: jax.Array, which: jax.Array, detail: jax.Array, m: Masks, compare: Comparisons
+    known: jax.Array,
+    fresh: jax.Array,
+    which: jax.Array,
+    detail: jax.Array,
+    m: "Masks | ValueMasks",
+    compare: "Comparisons | Choices",
 ) -> jax.Array:
     """Claims chosen by `which` int32[N] as they are told at `detail` int32[N] of `DETAILS`."""
     chosen = select(known, fresh, which, m, compare)
     return jnp.where((detail == DETAILS.index("summary"))[..., None], summarised(chosen, m), chosen)
 
 
-def summarised(sent: jax.Array, m: Masks) -> jax.Array:
+def summarised(sent: jax.Array, m: "Masks | ValueMasks") -> jax.Array:
     """What a summary of the set `sent` tells: claims with a twin are replaced by their garbled form."""
+    if not isinstance(m, Masks):
+        return m.summarised(sent)
     garbled = sent & m.twin
     return (sent & ~garbled) | (garbled << jnp.uint32(1))
 

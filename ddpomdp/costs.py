@@ -1,9 +1,11 @@
 """What calls cost: tokens by purpose, durations, critical steps. Axis letters: N slot, P parent place."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
-from ddpomdp import claims, clocks
+from ddpomdp import claims, clocks, handout
 from ddpomdp import luck as luck_
 from ddpomdp.aggregation import Read
 from ddpomdp.handout import Grants
@@ -13,6 +15,7 @@ from ddpomdp.params import Params
 from ddpomdp.pytree import once, pytree, replace, rows
 from ddpomdp.rules import Rules, per_parent
 from ddpomdp.state import State
+from ddpomdp.task import Worked
 from ddpomdp.turns import Call
 
 
@@ -27,17 +30,17 @@ class Bill:
     steps: jax.Array  # int32[N]    critical steps after the call
     calls: jax.Array  # bool[N]     a turn other than wait
     plans: jax.Array  # bool[N]     the life's first hand-out
-    life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each
 
 
 def bill(
     rules: Rules,
-    luck: jax.Array,
+    life_keys: tuple[jax.Array, jax.Array],
     state: State,
     call: Call,
     grants: Grants,
     sent_count: jax.Array,
     reading: Read,
+    worked: Worked,
     params: Params,
 ) -> Bill:
     """Tokens, duration and critical steps of this tick's calls."""
@@ -45,7 +48,10 @@ def bill(
     own = lambda x: jnp.where(lives.place >= 0, rows(x, lives.place), 0)  # noqa: E731
     hands = jnp.where(grants.spawns, grants.born, jnp.where(grants.delegates, grants.handed, 0))
     briefed = hands * charges.brief_tokens[grants.brief]
-    if rules.task.hands_claims:  # claims a child takes over with its work have to be written down
+    if rules.hands_over:
+        number = once(partial(handout.number_given, rules), state, grants, params)
+        briefed = briefed + number * charges.claim_tokens[jnp.where(grants.brief == 2, 1, 0)]
+    elif rules.task.hands_claims:  # claims a child takes over with its work have to be written down
         takes = rules.task.takes_claims
         chosen = per_parent(grants.target & takes(lives.role), lives.home, grants.holder)
         takers = jnp.where(grants.spawns, takes(grants.role) * grants.born, chosen)
@@ -67,8 +73,10 @@ def bill(
     work_tokens, work_steps, outside = rules.task.cost(tool, params.task)
     work = jnp.where(outside, 0, work_tokens)
     outside_tokens = jnp.where(outside, work_tokens, 0)
+    if worked.effort is not None:
+        work, outside_tokens, outside = worked.effort.tokens, worked.effort.tool_tokens, worked.effort.outside
+        work_tokens = work + outside_tokens
     tokens = jnp.stack([work, orchestration, message, outside_tokens], axis=-1)
-    life_keys = luck_.life_key(luck, lives.lineage)
     words = once(luck_.threefry, *life_keys, lives.turn, jnp.uint32(Purpose.SERVICE))
     total = work_tokens + orchestration + message
     calls = call.acts & (tool != WAIT)
@@ -83,7 +91,6 @@ def bill(
         steps=jnp.maximum(lives.steps, reading.steps) + steps,
         calls=calls,
         plans=plans,
-        life_keys=life_keys,
     )
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from ddpomdp import aggregation, claims, costs, handout, legality, messages, population, reports
+from ddpomdp import aggregation, byvalue, claims, costs, handout, legality, messages, population, reports
 from ddpomdp import luck as luck_
 from ddpomdp import turns as turns_
 from ddpomdp.aggregation import Read
@@ -34,7 +34,7 @@ from ddpomdp.turns import Call
 def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> State:
     """The state before the first turn: the root alone, its window the whole queue."""
     task, config = rules.task, rules.config
-    n, p, m = config.capacity, rules.topology.max_parents, task.num_rows
+    n, p, m, passes = config.capacity, rules.topology.max_parents, task.num_rows, rules.passes
     words = claims.num_words(m, task.per_row)
     slots = jnp.arange(n, dtype=jnp.int32)
     root = slots == 0
@@ -64,7 +64,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         offered=zeros,
         ever_returned=no,
         start=zeros,
-        end=jnp.where(root, m, zeros),
+        end=jnp.where(root, passes * m, zeros),
         cursor=zeros,
         brief=jnp.where(root, 2, zeros),
         handed_ms=zeros,
@@ -91,7 +91,9 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         sender=zeros - 1,
         load=jnp.zeros(n, jnp.float32),
     )
-    queue = jnp.where(jnp.arange(4 * m) < m, jnp.arange(4 * m), 0).astype(jnp.int32)
+    # As many places again as rows and three more for what selectors list, or four times the rows behind the passes.
+    places = jnp.arange(4 * m if passes == 1 else (passes + 4) * m, dtype=jnp.int32)
+    queue = jnp.where(places < passes * m, places % m, 0)
     zero = jnp.int32(0)
     totals = Totals(
         tokens=jnp.zeros(4, jnp.int32),
@@ -99,19 +101,24 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
     )
     facts = task.init(key, luck, params.task)
     answer = jnp.zeros(m, jnp.int32)
-    log = claims.empty_log(m, task.per_row)
+    log = (byvalue if rules.by_value else claims).empty_log(m, task.per_row)
     none = jnp.zeros((p, m), jnp.int32)
+    board = Board(none, none - 1, none, none, none, none, none, [])
+    if rules.by_value:
+        known = jnp.zeros((p, words), jnp.uint32)
+        extra = rules.further.observe_board(facts, log, known, params.task)
+        board = byvalue.boards(log, byvalue.votes(log, known), extra)
     state = State(
         lives=lives,
         mail=mail,
         log=log,
-        masks=claims.masks(log),
-        board=Board(none, none - 1, none, none, none, none, none),
+        masks=(byvalue if rules.by_value else claims).masks(log),
+        board=board,
         roster_slot=jnp.full((p, config.roster), -1, jnp.int32),
         legal=Legal(tools=zeros, whom=zeros, bounds=jnp.zeros((n, len(BOUNDS)), jnp.int32)),
         place_slot=jnp.where(jnp.arange(p) == 0, 0, -1).astype(jnp.int32),
         queue=queue,
-        queue_len=jnp.int32(m),
+        queue_len=jnp.int32(passes * m),
         assigned=jnp.zeros(m, jnp.int32),
         answer=answer,
         answer_claim=jnp.full(m, -1, jnp.int32),
@@ -126,6 +133,8 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         ended=jnp.bool_(False),
         stop_reason=zero,
     )
+    if rules.topology.crew:
+        state = population.crew(rules, state)
     return replace(state, legal=legality.legal(rules, state, params))
 
 
@@ -166,17 +175,24 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
     hands, sends, reads = anyone(SPAWN, DELEGATE), anyone(MESSAGE, RETURN), anyone(AGGREGATE)
     order, leaving = move(population.overview, state, call)
     claim = state.masks.claim
-    alike = claims.uncompared(state.log, claim)
-    compare = where_needed(comparing(rules, state, call), claims.compared, alike, state.log, claim)
-    state, grants = when(hands, grant, (state, handout.nothing(rules, state)), state, call, leaving, order, compare)
+    if rules.by_value:
+        compare = byvalue.Choices(claim, state.log)
+    else:
+        alike = claims.uncompared(state.log, claim)
+        compare = where_needed(comparing(rules, state, call), claims.compared, alike, state.log, claim)
+    granted = state, handout.nothing(rules, state)
+    state, grants = when(hands, grant, granted, state, call, leaving, order, compare, params)
     nothing = jnp.zeros_like(state.lives.known)
     chosen, sent, sent_count = when(sends, reports.payload, (nothing, nothing, call.tool * 0), state, call, compare)
     reading = when(reads, aggregation.read, aggregation.nothing(state, call), state, call, compare, params)
-    bill = move(costs.bill, luck, state, call, grants, sent_count, reading, params)
-    state = move(take_effect, state, call, leaving, bill, sent_count, params)
-    letters = state, chosen, sent, sent_count
+    priced = reports.priced(rules, state, sent, sent_count)
+    life_keys = luck_.life_key(luck, before.lives.lineage)
+    worked = act(rules, before, call, life_keys, params)
+    bill = move(costs.bill, life_keys, state, call, grants, priced, reading, worked, params)
+    state = move(take_effect, state, call, leaving, bill, priced, params)
+    letters = state, chosen, sent, priced
     state, posted = when(sends, reports.send, (state, messages.nothing(state)), *letters, call, leaving, params)
-    state, worked, place, refused_claim = move(work, before, state, call, order, grants, reading, bill, params)
+    state, place, refused_claim = move(work, before, state, call, order, grants, reading, worked)
     unborn = jnp.zeros_like(leaving)
     state, born, taken = when(hands, populate, (state, unborn, nothing), luck, before, state, grants, params)
     parts = hands | jnp.any(leaving)
@@ -229,11 +245,17 @@ def comparing(rules: Rules, state: State, call: Call) -> jax.Array:
 
 
 def grant(
-    rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array, compare: Comparisons
+    rules: Rules,
+    state: State,
+    call: Call,
+    leaving: jax.Array,
+    order: jax.Array,
+    compare: Comparisons | byvalue.Choices,
+    params: Params,
 ) -> tuple[State, Grants]:
     """What spawns and delegations are granted, with a parent place for whoever needs one."""
     seated = population.seat(rules, state, call, leaving, order)
-    return handout.grant(rules, seated, call, leaving, order, compare)
+    return handout.grant(rules, seated, call, leaving, order, compare, params)
 
 
 def populate(
@@ -248,23 +270,13 @@ def populate(
     return state, born, taken
 
 
-def work(
-    rules: Rules,
-    before: State,
-    state: State,
-    call: Call,
-    order: jax.Array,
-    grants: Grants,
-    reading: Read,
-    bill: Bill,
-    params: Params,
-) -> tuple[State, Worked, jax.Array, jax.Array]:
-    """Task tools act; their claims enter the log."""
+def act(rules: Rules, before: State, call: Call, life_keys: tuple[jax.Array, jax.Array], params: Params) -> Worked:
+    """What comes of this tick's task tools, by the state at the start of the tick."""
     lives = before.lives
-    worked = once(
+    return once(
         rules.task.act,
         before.task,
-        state.lives.task,
+        lives.task,
         Working(
             tool=jnp.where(call.acts, call.tool, WAIT),
             argument=call.args[0],
@@ -275,13 +287,27 @@ def work(
             known=lives.known,
             newest=lives.newest,
             claims=before.masks.claim,
-            life_keys=bill.life_keys,
+            life_keys=life_keys,
             turn=lives.turn,
         ),
         before.log,
         params.task,
     )
-    log, place, refused = claims.record(before.log, worked.claims, lives.uid, order)
+
+
+def work(
+    rules: Rules,
+    before: State,
+    state: State,
+    call: Call,
+    order: jax.Array,
+    grants: Grants,
+    reading: Read,
+    worked: Worked,
+) -> tuple[State, jax.Array, jax.Array]:
+    """What came of task tools is told; claims enter the log."""
+    record = byvalue.record if rules.by_value else claims.record
+    log, place, refused = record(before.log, worked.claims, before.lives.uid, order)
     core = (call.tool < FIRST_TASK_TOOL) & call.acts
     code = jnp.where(core, jnp.where(call.valid, ResultCode.DONE, ResultCode.ILLEGAL), worked.code)
     born = jnp.where(grants.seat >= 0, rows(grants.born, grants.seat), 0)
@@ -297,7 +323,7 @@ def work(
         last_code=jnp.where(acts, shown, state.lives.last_code),
         last_value=jnp.where(acts, jnp.where(refused, -1, worked.value), state.lives.last_value),
     )
-    return replace(state, lives=lives, log=log), worked, place, refused
+    return replace(state, lives=lives, log=log), place, refused
 
 
 def end(rules: Rules, state: State, call: Call, bill: Bill) -> State:

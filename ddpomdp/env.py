@@ -102,10 +102,10 @@ class Env:
             roles=task.roles,
             tools=tuple(tool.name for tool in harness.tools),
             self_features=observe_.self_features(self.rules),
-            claim_features=observe_.CLAIM_FEATURES,
+            claim_features=observe_.claim_features(self.rules),
             result_features=observe_.RESULT_FEATURES,
             roster_features=observe_.ROSTER_FEATURES,
-            board_features=observe_.BOARD_FEATURES,
+            board_features=observe_.board_features(self.rules),
         )
         self._kinds, self._decisions = kind_and_decision(len(harness.tools))
 

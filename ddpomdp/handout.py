@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ddpomdp import claims
 from ddpomdp import luck as luck_
+from ddpomdp.byvalue import Choices
 from ddpomdp.claims import Comparisons
 from ddpomdp.clocks import FAR
 from ddpomdp.harness import DELEGATE, SELECTORS, SPAWN, WAIT
@@ -52,7 +53,13 @@ class Grants:
 
 
 def grant(
-    rules: Rules, state: State, call: Call, leaving: jax.Array, order: jax.Array, compare: Comparisons
+    rules: Rules,
+    state: State,
+    call: Call,
+    leaving: jax.Array,
+    order: jax.Array,
+    compare: Comparisons | Choices,
+    params: Params,
 ) -> tuple[State, Grants]:
     """Serve this tick's spawns and delegations as far as slots, lives, places and the queue allow."""
     lives = state.lives
@@ -82,10 +89,20 @@ def grant(
     # What can be handed out.
     start, end, cursor = at(lives.start), at(lives.end), at(lives.cursor)
     span = end - start
-    selection = selected(rules, state, holder, selector, compare)  # bool[P, M]
+    first = target & (ordinal == 0)
+    asked_of = jnp.max(
+        jnp.where(first[None, :] & (lives.home[None, :] == jnp.arange(holder.shape[0])[:, None]), lives.role, 0), axis=1
+    )
+    selection = selected(rules, state, holder, selector, asked_of, compare, params)  # bool[P, M]
     position = claims.prefix_count(selection)
-    available = jnp.where(selector == AGAIN, span, jnp.maximum(end - cursor, 0))
+    upcoming = jnp.maximum(end - cursor, 0)
+    if rules.passes > 1:  # a delegation ends with a pass
+        num_rows = rules.task.num_rows
+        upcoming = jnp.where(delegates, jnp.minimum(upcoming, num_rows - cursor % num_rows), upcoming)
+    available = jnp.where(selector == AGAIN, span, upcoming)
     listed = (selector == MISSING) | (selector == CONFLICTING)
+    if rules.hands_over:  # the task picks the rows of `again` too
+        listed = listed | (selector == AGAIN)
     available = jnp.where(listed, jnp.sum(selection, axis=-1, dtype=jnp.int32), available)
     chunk = jnp.where(chunk < 0, (available + workers - 1) // jnp.maximum(workers, 1), chunk)
     wanted_rows = jnp.minimum(available, chunk * workers)
@@ -113,8 +130,9 @@ def grant(
         queue = jax.lax.cond(add > 0, _append, lambda q, *_: q, queue, queue_len, selection[j], position[j], add)
         queue_len, room = queue_len + add, room - add
     base = jnp.where(listed, base_list, cursor)
-    limit = jnp.where(listed, base_list + appended, end)
-    again = delegates & (selector == AGAIN)
+    # A hand-out of coming rows ends where they do: of one pass, or of the window.
+    limit = jnp.where(listed, base_list + appended, jnp.where(selector == AGAIN, end, cursor + upcoming))
+    again = delegates & (selector == AGAIN) & ~listed
     base = jnp.where(again, start, base)
     chunks = jnp.maximum((span + chunk - 1) // jnp.maximum(chunk, 1), 1)
     hands = (spawns & (born > 0)) | (delegates & (handed > 0))
@@ -181,17 +199,55 @@ def handed_out(rules: Rules, state: State) -> jax.Array:
     lives, holder, num_rows = state.lives, state.place_slot, rules.task.num_rows
     place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
     inside = (place >= rows(lives.start, holder)[:, None]) & (place < rows(lives.cursor, holder)[:, None])
-    if rules.topology.max_parents == 1:  # the root's window is the task itself: queue place = row
-        return inside[:, :num_rows]
+    if rules.topology.max_parents == 1:  # the root's window is the task itself: queue place = row, pass by pass
+        passes = inside[:, : rules.passes * num_rows].reshape(-1, rules.passes, num_rows)
+        return jnp.any(passes, axis=1)
     return jax.vmap(lambda mask: jnp.zeros(num_rows, bool).at[state.queue].max(mask))(inside)
 
 
-def selected(rules: Rules, state: State, holder: jax.Array, selector: jax.Array, compare: Comparisons) -> jax.Array:
-    """bool[P, M]: rows that `missing` or `conflicting` picks for each parent, among those it has handed out."""
-    known = rows(state.lives.known, holder)
+def selected(
+    rules: Rules,
+    state: State,
+    holder: jax.Array,
+    selector: jax.Array,
+    role: jax.Array,
+    compare: Comparisons | Choices,
+    params: Params,
+) -> jax.Array:
+    """bool[P, M]: rows that `missing` or `conflicting` picks for each parent, among those it has handed out.
+
+    `role` int32[P] is that of the first child asked, which a task may heed.
+    """
+    known, handed = rows(state.lives.known, holder), handed_out(rules, state)
+    if rules.hands_over:
+        return rules.further.select(state.task, state.log, known, selector, role, handed, params.task)
     held = claims.unpack(known & state.masks.claim, state.log)
     disputed = claims.unpack(claims.disputed(known, compare), state.log)
-    return handed_out(rules, state) & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
+    return handed & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
+
+
+def window_rows(rules: Rules, grants: Grants, place: jax.Array, ordinal: jax.Array) -> jax.Array:
+    """bool[N, M]: rows in the window of the `ordinal`-th child of each slot's `place` (one parent: the root)."""
+    start, end = windows(grants, place, ordinal)
+    num_rows = rules.task.num_rows
+    offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[:, None]
+    plain = jnp.where(offset < 0, offset + num_rows, offset) < (end - start)[:, None]
+    at = lambda x: rows(x, place)  # noqa: E731
+    where = grants.base[0] + claims.prefix_count(grants.picked[0])
+    listed = grants.picked[0] & (where >= start[:, None]) & (where < end[:, None])
+    return jnp.where(at(grants.listed)[:, None], listed, plain)
+
+
+def entries_given(
+    rules: Rules, state: State, grants: Grants, handed: jax.Array, ordinal: jax.Array, params: Params
+) -> jax.Array:
+    """uint32[N, W]: entries that go to the children bool[N] `handed` with their rows, by the task's own rule."""
+    lives = state.lives
+    window = window_rows(rules, grants, lives.home, ordinal)
+    parent = rows(rows(lives.known, grants.holder), lives.home)
+    level = rows(grants.brief, lives.home)
+    words = rules.further.hand_over(state.log, state.masks, parent, window, lives.uid, lives.role, level)
+    return jnp.where(handed[:, None], words, jnp.uint32(0))
 
 
 def _append(
@@ -209,6 +265,30 @@ def windows(grants: Grants, place: jax.Array, ordinal: jax.Array) -> tuple[jax.A
     start = at(grants.base) + index * at(grants.chunk)
     limit = at(grants.limit)
     return jnp.minimum(start, limit), jnp.minimum(start + at(grants.chunk), limit)
+
+
+def number_given(rules: Rules, state: State, grants: Grants, params: Params) -> jax.Array:
+    """int32[P]: claims that each parent writes down for the children it hands work to."""
+    children = entries_given(rules, state, grants, grants.target, grants.ordinal, params)
+    mine = grants.target[None, :] & (state.lives.home[None, :] == jnp.arange(grants.holder.shape[0])[:, None])
+    told = claims.size(children & state.masks.claim)
+    number = jnp.sum(jnp.where(mine, told[None, :], 0), axis=-1, dtype=jnp.int32)
+    # The unborn get consecutive rows, at the first level, and each claim once.
+    num_rows = rules.task.num_rows
+    child = jnp.arange(told.shape[0], dtype=jnp.int32)
+    start = grants.base[:, None] + child * grants.chunk[:, None]  # [P, N]
+    length = jnp.where(
+        child < grants.born[:, None], jnp.minimum(grants.limit[:, None] - start, grants.chunk[:, None]), 0
+    )
+    offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[..., None]
+    offset = jnp.where(offset < 0, offset + num_rows, offset)
+    times = jnp.sum(offset < length[..., None], axis=1, dtype=jnp.int32)
+    parent = rows(state.lives.known, grants.holder)
+    every = jnp.ones((parent.shape[0], num_rows), bool)
+    level, nobody = jnp.zeros_like(grants.role), jnp.full_like(grants.role, -1)
+    unborn = rules.further.hand_over(state.log, state.masks, parent, every, nobody, grants.role, level)
+    has = claims.in_rows(unborn & state.masks.claim, state.log)  # at the first level: at most one claim a row
+    return number + jnp.where(grants.spawns, jnp.sum(times * has, axis=-1, dtype=jnp.int32), 0)
 
 
 def hand_out(
@@ -235,7 +315,9 @@ def hand_out(
     set_ = lambda new, old: jnp.where(handed, new, old)  # noqa: E731
     own_start, own_end = windows(grants, place, ordinal)
     taken = jnp.zeros_like(lives.known)
-    if rules.task.hands_claims:
+    if rules.hands_over:
+        taken = entries_given(rules, state, grants, handed, ordinal, params)
+    elif rules.task.hands_claims:
         takes = handed & rules.task.takes_claims(lives.role)
         taken = jnp.where(takes[:, None], rows(rows(lives.known, grants.holder), place), taken)
     lives = replace(
@@ -257,7 +339,7 @@ def hand_out(
     workers = jnp.where(grants.spawns, born, grants.handed)
     state = move_on(replace(state, lives=lives), grants, workers)
     if rules.topology.max_parents == 1:
-        given = dealt(state.assigned.shape[0], grants, workers)
+        given = dealt(state.assigned.shape[0], rules.passes, grants, workers)
     else:
         counted = handed & (lives.role != 0)  # what goes to a sub-lead is counted when it hands it on
         given = coverage(state.queue, state.assigned.shape[0], counted, own_start, own_end)
@@ -271,7 +353,7 @@ def move_on(state: State, grants: Grants, workers: jax.Array) -> State:
     hands = (lives.place >= 0) & (own(workers) > 0)
     again = hands & own(grants.again)
     onward = hands & ~again & ~own(grants.listed)
-    taken = jnp.minimum(lives.cursor + own(grants.chunk * workers), jnp.maximum(lives.end, lives.cursor))
+    taken = jnp.minimum(lives.cursor + own(grants.chunk * workers), jnp.maximum(own(grants.limit), lives.cursor))
     lives = replace(
         lives,
         cursor=jnp.where(onward, taken, lives.cursor),
@@ -280,13 +362,19 @@ def move_on(state: State, grants: Grants, workers: jax.Array) -> State:
     return replace(state, lives=lives)
 
 
-def dealt(num_rows: int, grants: Grants, workers: jax.Array) -> jax.Array:
+def dealt(num_rows: int, passes: int, grants: Grants, workers: jax.Array) -> jax.Array:
     """int32[M]: how often each row is in what the only parent hands to `workers` int32[1], all of them no leads.
 
-    The root's window is the task itself: queue place = row. The same numbers as `coverage`, without a prefix sum.
+    The root's window is the task itself: queue place = row, pass by pass. The same numbers as `coverage`, without a
+    prefix sum.
     """
     row = jnp.arange(num_rows, dtype=jnp.int32)
     base, chunk, count = grants.base[0], grants.chunk[0], workers[0]
+    if passes > 1:  # tasks with passes list the rows of `again`
+        place = jnp.arange(passes * num_rows, dtype=jnp.int32)
+        ahead = (place >= base) & (place < jnp.minimum(base + chunk * count, grants.limit[0]))
+        times = jnp.sum(ahead.reshape(passes, num_rows), axis=0, dtype=jnp.int32)
+        return jnp.where(count > 0, jnp.where(grants.listed[0], grants.picked[0], times), 0)
     ahead = (row >= base) & (row < jnp.minimum(base + chunk * count, grants.limit[0]))
     # `again`: the chunk of a row, counted from the first child's, comes once in every round of the children.
     whole = lambda a, b: jnp.floor(a / jnp.maximum(b, 1).astype(jnp.float32)).astype(jnp.int32)  # noqa: E731

@@ -349,11 +349,14 @@ def core_tools(
     delegate_briefs: Sequence[str],
     rules: Sequence[str],
     roster: int,
+    crew: bool = False,
+    spawn_briefs: Sequence[str] = BRIEFS,
 ) -> tuple[Tool, ...]:
     """The eight tools of every task, with the values a preset offers.
 
     An argument with a single value is left out of the grammar. Tools that cannot be used (no role to spawn, roster of
-    0) keep their place with empty values, so that tool indices are the same in every environment.
+    0) keep their place with empty values, so that tool indices are the same in every environment. A `crew` is delegated
+    to without being spawned, and nobody leaves it.
     """
     rows = tuple(f"row_{i}" for i in range(roster))
 
@@ -368,11 +371,11 @@ def core_tools(
             Argument("role", tuple(spawnable), "spawn_role"),
             Argument("count", tuple(counts)),
             Argument("chunk", tuple(chunks)),
-            Argument("brief", BRIEFS),
+            Argument("brief", tuple(spawn_briefs)),
         ),
         tool(
             "delegate",
-            Argument("to", ("all_idle", *rows) if usable else (), "idle_rows"),
+            Argument("to", ("all_idle", *rows) if usable or crew else (), "idle_rows"),
             Argument("rows", SELECTORS),
             Argument("chunk", tuple(delegate_chunks)),
             Argument("brief", tuple(delegate_briefs)),

@@ -38,7 +38,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     tools: list[jax.Array] = [jnp.zeros_like(free)] * len(rules.harness.tools)
     tools[SPAWN] = may_spawn
     tools[DELEGATE] = idle > 0
-    tools[DESPAWN] = count > 0
+    tools[DESPAWN] = jnp.zeros_like(free) if topology.crew else count > 0
     tools[RETURN] = has_parent & ~held
     tools[AGGREGATE] = is_lead & ((num_claims > 0) | (count > 0)) & ~held
     tools[STOP] = ~has_parent & ~held
@@ -49,7 +49,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     whom = has_parent.astype(jnp.int32) | ((count > 0).astype(jnp.int32) << 1)
     if topology.peers:
         whom = whom | (has_parent.astype(jnp.int32) << 2)
-    if topology.spawn:
+    if topology.spawn or topology.crew:
         listed = jnp.minimum(count, roster)
         whom = whom | (((1 << listed) - 1) << len(GROUPS))
     tools[MESSAGE] = whom > 0
@@ -64,7 +64,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
         jnp.where(free & (out > 0), jnp.int32(len(WAIT_FOR)), 1),
         jnp.where(free, jnp.int32(roles), 0),
         jnp.where(free & (idle > 0), 1 + jnp.minimum(idle, roster), 0),
-        jnp.where(free, jnp.minimum(count, roster), 0),
+        jnp.where(free, jnp.minimum(count, 0 if topology.crew else roster), 0),
         jnp.where(free, rules.task.claim_bound(lives.role, num_claims), 0),
     ]
     alive = lives.alive & ~state.ended

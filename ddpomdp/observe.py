@@ -57,6 +57,25 @@ def self_features(rules: Rules) -> tuple[str, ...]:
     )
 
 
+def claim_features(rules: Rules) -> tuple[str, ...]:
+    """Names of the features in `Observation.claims`: the common ones, then the task's."""
+    return (*CLAIM_FEATURES, *getattr(rules.task, "claim_features", ()))
+
+
+def board_features(rules: Rules) -> tuple[str, ...]:
+    """Names of the features in `Observation.board`."""
+    return (*BOARD_FEATURES, *getattr(rules.task, "board_features", ()))
+
+
+def _own_features(rules: Rules, state: State, params: Params) -> list[jax.Array]:
+    """The task's features of each agent."""
+    lives, task = state.lives, rules.further
+    if not hasattr(task, "see"):
+        return task.observe(lives.task, params.task)
+    row = state.queue[jnp.clip(lives.cursor, 0, state.queue.shape[0] - 1)]
+    return task.see(state.task, lives.task, row, lives.cursor < lives.end, params.task)
+
+
 def observe(rules: Rules, state: State, params: Params) -> Observation:
     """Observations of all slots."""
     lives, task, log = state.lives, rules.task, state.log
@@ -83,7 +102,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         f(lives.planned),
         f(lives.returned),
         f(lives.blocked),
-        *task.observe(lives.task, params.task),
+        *_own_features(rules, state, params),
     ]
     own_view = _table(columns, here)
 
@@ -97,6 +116,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         f(entry.value),
         f(entry.confidence) * 2.0**-16,
         f((entry.origin == lives.uid[:, None]) & ((entry.flags & claims_.IS_TWIN) == 0)),
+        *(rules.further.observe_claims(log, lives.known, place, params.task) if claim_features(rules)[4:] else ()),
     ]
     claims = _table(columns, here[:, None] & (place >= 0))
     roster, roster_uid, board = _parents(rules, state, params)
@@ -147,6 +167,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
         f(known.confidence) * 2.0**-16,
         f(known.accepts),
         f(known.rejects),
+        *map(f, known.extra),
     ]
     return roster, roster_uid, _table(columns, held[:, None])
 

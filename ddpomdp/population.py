@@ -25,6 +25,36 @@ def order_key(rules: Rules, state: State) -> jax.Array:
     return (parent + 1) * jnp.int32(sum(rules.config.max_lives) + 1) + lives.uid
 
 
+def crew(rules: Rules, state: State) -> State:
+    """The root's crew, one child of each other role: born before the first turn, idle until it is handed work."""
+    lives = state.lives
+    slots = jnp.arange(lives.uid.shape[0], dtype=jnp.int32)
+    number = len(rules.task.roles) - 1
+    mine = (slots > 0) & (slots <= number)
+    fill = lambda new, old: jnp.where(mine.reshape(-1, *(1,) * (old.ndim - 1)), new, old)  # noqa: E731
+    lineage = luck_.child_lineage(jnp.asarray(luck_.ROOT_LINEAGE, jnp.uint32), jnp.zeros_like(slots), slots - 1)
+    lives = replace(
+        lives,
+        alive=lives.alive | mine,
+        seen=lives.seen | mine,
+        uid=fill(slots, lives.uid),
+        role=fill(slots, lives.role),
+        depth=fill(1, lives.depth),
+        lineage=fill(lineage, lives.lineage),
+        home=fill(0, lives.home),
+        returned=lives.returned | mine,
+    )
+    rank, roster = rosters(rules, lives, state.place_slot)
+    return replace(
+        state,
+        lives=replace(lives, rank=jnp.where(lives.alive, rank, lives.rank)),
+        roster_slot=roster,
+        next_uid=state.next_uid + number,
+        born=state.born.at[1:].add(1),
+        totals=replace(state.totals, births=state.totals.births + number),
+    )
+
+
 def overview(rules: Rules, state: State, call: Call) -> tuple[jax.Array, jax.Array]:
     """The order in which shared limits serve int32[N], and who leaves in this tick bool[N]."""
     return order_key(rules, state), leaving(rules, state, call)

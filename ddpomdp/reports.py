@@ -1,5 +1,7 @@
 """Reports: returns, messages on their way, and what has arrived. Axis letters: N slot, W words of a claim set."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -27,9 +29,17 @@ def payload(rules: Rules, state: State, call: Call, compare: Comparisons) -> tup
     which = jnp.where(messages, rules.arg(call, MESSAGE, "claims"), rules.arg(call, RETURN, "claims"))
     chosen = claims.select(lives.known, lives.fresh, which, state.masks, compare)
     chosen = once(lambda chosen: jnp.where(sends[:, None], chosen, jnp.uint32(0)), chosen)
-    summary = rules.arg(call, MESSAGE, "detail") == DETAILS.index("summary")
+    detail = rules.arg(call, MESSAGE, "detail")
+    if rules.by_value:  # a summary leaves verdicts out, so that it may tell less than was chosen
+        detail = jnp.where(messages, detail, rules.arg(call, RETURN, "detail"))
+    summary = detail == DETAILS.index("summary")
     told = jnp.where(summary[:, None], claims.summarised(chosen, state.masks), chosen)
-    return chosen, told, claims.size(chosen)
+    return chosen, told, claims.size(told if rules.by_value else chosen)
+
+
+def priced(rules: Rules, state: State, told: jax.Array, sent_count: jax.Array) -> jax.Array:
+    """int32[N]: entries that a message or return pays for; by value, verdicts are part of the solutions."""
+    return claims.size(told & state.masks.claim) if rules.by_value else sent_count
 
 
 def hand_back(rules: Rules, state: State, call: Call, leaving: jax.Array, sent_count: jax.Array, bill: Bill) -> State:
@@ -116,7 +126,7 @@ def open_mail(
     )
     anything = jnp.any(opened) | jnp.any(reading.reads) | jnp.any(taken != 0)
     silence = replace(state, lives=lives), jnp.zeros_like(taken)
-    state, heard = where_needed(anything, hear, silence, state, lives, reading, opened, taken, params)
+    state, heard = where_needed(anything, partial(hear, rules), silence, state, lives, reading, opened, taken, params)
     lives = state.lives
     rank, roster = rosters(rules, lives, state.place_slot)
     seen = jnp.where(over, lives.seen, before.lives.alive | lives.alive)
@@ -133,7 +143,7 @@ def open_mail(
 
 
 def hear(
-    state: State, lives: Lives, reading: Read, opened: jax.Array, taken: jax.Array, params: Params
+    rules: Rules, state: State, lives: Lives, reading: Read, opened: jax.Array, taken: jax.Array, params: Params
 ) -> tuple[State, jax.Array]:
     """What mail, reading and a parent's hand-over tell becomes known, as far as attention reaches.
 
@@ -145,7 +155,7 @@ def hear(
     reads = holds & own(reading.reads)
     load = jnp.where(reads, own(reading.load), lives.load) + jnp.where(opened & holds, mail.load, 0.0)
     told = jnp.where(opened[:, None], mail.claims, jnp.uint32(0))
-    kept = once(survivors, state, rows(load, state.place_slot), params)
+    kept = once(partial(survivors, rules), state, rows(load, state.place_slot), params)
     told = jnp.where(holds[:, None], told & own(kept), told)
     told = told | jnp.where(reads[:, None], own(reading.kept), jnp.uint32(0))
     knew = state.lives.known
@@ -160,6 +170,11 @@ def hear(
         load=load,
         steps=jnp.where(opened, jnp.maximum(lives.steps, mail.steps), lives.steps),
     )
+    if hasattr(rules.task, "hear"):
+        tokens = jnp.where(reads, own(reading.load) - state.lives.load, 0.0) + jnp.where(opened, mail.load, 0.0)
+        given = claims.size(taken & state.masks.claim).astype(jnp.float32)
+        work = given * params.reading.per_claim[jnp.where(lives.brief == 2, 1, 0)]
+        lives = replace(lives, task=rules.further.hear(lives.task, tokens + work, tokens, params.task))
     return replace(state, lives=lives, mail=messages.emptied(mail, opened)), heard
 
 

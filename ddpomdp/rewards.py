@@ -6,6 +6,7 @@ Survey codes (R1 .. R8) stand in docs/codes.md.
 import jax
 import jax.numpy as jnp
 
+from ddpomdp import byvalue
 from ddpomdp.claims import unpack
 from ddpomdp.claims import values as values_of
 from ddpomdp.engine import Tick
@@ -43,8 +44,11 @@ def orchestration(rules: Rules, state: State, root_clock_ms: jax.Array, root: ja
     ratio = wall_s(root_clock_ms) / jnp.maximum(serial, 1e-3)
     once = jnp.mean((state.assigned == 1).astype(jnp.float32))
     told = state.told_root | jnp.where(root[:, None], state.lives.known, jnp.uint32(0)).max(axis=0)
-    held = unpack(told & state.masks.claim, state.log)
-    best = rules.task.best_quality(state.task, values_of(state.log), held)
+    if rules.by_value:
+        held, values = byvalue.flags_of(told & state.masks.claim, state.log), byvalue.value(state.log)
+    else:
+        held, values = unpack(told & state.masks.claim, state.log), values_of(state.log)
+    best = rules.task.best_quality(state.task, values, held)
     values = {
         "orchestration_parallel": jnp.minimum(n, PARALLEL_FULL) / PARALLEL_FULL,
         "orchestration_finish": per_life,

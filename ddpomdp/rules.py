@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,26 @@ class Rules:
     topology: Topology
     config: Config
     offered: Mapping[tuple[int, str], np.ndarray]
+
+    @property
+    def further(self) -> Any:
+        """The task, for attributes and methods that only some tasks have."""
+        return self.task
+
+    @property
+    def passes(self) -> int:
+        """How often the task's rows stand in the queue at first."""
+        return getattr(self.task, "passes", 1)
+
+    @property
+    def by_value(self) -> bool:
+        """Whether the log is of `ddpomdp.byvalue`."""
+        return getattr(self.task, "by_value", False)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the task says itself which claims go with work, and which rows a selector picks."""
+        return hasattr(self.task, "hand_over")
 
     def arg(self, call: Call, tool: int, name: str, default: int = 0) -> jax.Array:
         """int32[N]: token of an argument of `tool`; `default` where the grammar has left it out."""

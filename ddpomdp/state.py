@@ -88,6 +88,7 @@ class Board:
     confidence: jax.Array  # int32[P,M]  of a claim with the top value, in 2**-16
     accepts: jax.Array  # int32[P,M]  verdicts on the top value
     rejects: jax.Array  # int32[P,M]
+    extra: list[jax.Array]  # [P,M] per name in the task's `board_features`
 
 
 @pytree
@@ -125,7 +126,7 @@ class State:
     lives: Lives
     mail: Mail
     log: Log
-    masks: Masks  # of the log
+    masks: Masks | Any  # of the log (ValueMasks in tasks with `by_value`)
     board: Board
     roster_slot: jax.Array  # int32[P,R]  slot of each roster row, -1 empty
     legal: Legal  # of the next turns

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import jax
 
-from ddpomdp.claims import Facts, Log, NewClaims, Votes
+from ddpomdp.claims import Log, NewClaims
 from ddpomdp.harness import Harness, Legal, Tool
 from ddpomdp.pytree import pytree
 
@@ -40,6 +40,16 @@ class Worked:
     code: jax.Array  # int32[N]    ResultCode
     value: jax.Array  # int32[N]    result shown to the caller, -1 none
     useful: jax.Array  # f32[N]      channel `tool`: +1 useful, -1 own fault or repeat, 0 neither
+    effort: "Effort | None" = None  # where what a call costs depends on what came of it
+
+
+@pytree
+class Effort:
+    """What a tick's task tools cost, in place of `Task.cost`'s tokens. Axis N slot."""
+
+    tokens: jax.Array  # int32[N]    written by the caller
+    tool_tokens: jax.Array  # int32[N]    of the tool
+    outside: jax.Array  # bool[N]     takes the time of an outside tool
 
 
 class Task(Protocol):
@@ -47,6 +57,20 @@ class Task(Protocol):
 
     A task may also have `words`: a mapping of str for the text view. Its keys are "task", "score", names of roles and
     tools, and `tool.argument`; what it leaves out is said in general words.
+
+    Further attributes and methods that a task may have, all or none of the last two:
+      passes: how often the rows stand in the queue at first (default 1); one hand-out by `delegate` ends with a pass.
+      by_value: the log is of `ddpomdp.byvalue`, up to 128 claims per row; `aggregate` and `best_quality` get its forms.
+      claim_features, board_features: names of features beside the common ones, with
+        `observe_claims(log, known, place, params)`, f32[N, C] each, and
+        `observe_board(facts, log, known, params)`, [P, M] each.
+      see(facts, life, row, has_row, params): in place of `observe`, where features depend on the row at the cursor.
+      hear(life, tokens f32[N], mail f32[N], params): fields per life after reading so many tokens, part of them in
+        returns and messages.
+      select(facts, log, known, selector, role, handed, params): bool[P, M] rows that a selector picks among those
+        `handed` out.
+      hand_over(log, masks, parent uint32[N, W], rows bool[N, M], uid, role, level): uint32[N, W] entries that each
+        child is given with the rows of its window.
     """
 
     name: str
@@ -91,9 +115,9 @@ class Task(Protocol):
         ...
 
     def aggregate(
-        self, facts: Any, log_facts: Facts, votes: Votes, rule: jax.Array, params: Any
+        self, facts: Any, log_facts: Any, votes: Any, rule: jax.Array, params: Any
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Merge what each parent knows by rule int32[P].
+        """Merge what each parent knows by rule int32[P]: `Facts` and `Votes` of the log, or `Log` and `ValueVotes`.
 
         Returns (answer int32[P, M] sets of values, winner int32[P, M] place k or -1, keep int32[P, M] K bits: claims a
         sub-lead keeps).
@@ -108,7 +132,7 @@ class Task(Protocol):
         """f32[M]: change of quality when the rows of `new` replace those of `old` one by one, in row order."""
         ...
 
-    def best_quality(self, facts: Any, values: list[jax.Array], told: jax.Array) -> jax.Array:
+    def best_quality(self, facts: Any, values: Any, told: jax.Array) -> jax.Array:
         """f32[]: quality of the best value per row among the claims int32[M] (K bits), of values int32[M] per k."""
         ...
 

@@ -168,7 +168,7 @@ def test_suites_travel_to_worker_processes(name):
 def test_calibration_plan_and_table():
     """The setting of every published number, and the table from invented rows: errors, band, fit."""
     suite = find("calibration")
-    _, cells = suite.plan({"episodes": 2, "seeds": [0, 1]})
+    _, cells = suite.plan({"episodes": 2, "seeds": [0, 1], "envs": ["Search-v0"]})
     assert len(cells) == 8
     assert {(cell.settings["model"], cell.settings["policy"]) for cell in cells} == {
         ("strong", "single"),

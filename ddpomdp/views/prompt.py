@@ -98,6 +98,8 @@ def _team(env: Env, words: Mapping[str, str]) -> list[str]:
     topology = env.rules.topology
     lines = [f"- {role}: {words.get(role, 'plans, hands out work, merges and stops' if not i else 'works on rows')}"
              for i, role in enumerate(env.spec.roles)]  # fmt: skip
+    if topology.crew:
+        return [*lines, f"Topology {topology.name}: the lead has one child of each other role; nobody is spawned."]
     if not topology.spawn:
         return [*lines, f"Topology {topology.name}: nobody can be spawned."]
     who = "leads below the lead may spawn too" if topology.sub_leads else "only the lead spawns"

@@ -98,7 +98,7 @@ def make_env(**given: Any) -> Env:
             raise ValueError(f"{name}: got {options[name]!r}, allowed: True, False")
     if options["claims_per_row"] not in (1, 2, 4, 8, 16):
         raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16")
-    row = topology(options["topology"])
+    row = topology(options["topology"], Search.roles)
     task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
     frozen = _frozen(options["frozen_roles"], task.roles)
     spawnable = (*task.spawnable, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
@@ -128,7 +128,7 @@ def make_env(**given: Any) -> Env:
         tools=(*core, *task.tools),
         roles=task.roles,
         spawnable=spawnable,
-        topology=tuple(sorted(vars(row).items())),
+        topology=row.numbers(),
         limits=tuple((name, options[name]) for name in _LIMITS),
     )
     capacity = options["capacity"]

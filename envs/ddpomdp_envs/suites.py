@@ -14,6 +14,7 @@ from ddpomdp.bench import Cell, Output, Picture, Section, Suite, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
+from ddpomdp_envs import math_suites
 
 ENV = "Search-v0"
 MODELS = ("strong", "weak")
@@ -138,7 +139,15 @@ PUBLISHED = (
 
 
 def calibration_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
-    """The setting of each published number under each seed."""
+    """The setting of each published number under each seed, task by task."""
+    tasks = {ENV: search_cells, math_suites.ENV: math_suites.cells}
+    for name in options["envs"]:
+        choose("envs", name, tasks)
+        yield from tasks[name](options)
+
+
+def search_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
+    """Those of Search-v0."""
     for number in PUBLISHED:
         for seed in options["seeds"]:
             yield policy_cell("calibration", number.model, number.policy, seed, options["episodes"])
@@ -146,17 +155,29 @@ def calibration_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
 
 def calibration_analysis(rows: list[Row]) -> dict[str, Any]:
     """Ours beside the published number, the error in percentage points, and whether it is inside the band."""
+    of_math = [row for row in rows if row["env"] == math_suites.ENV]
+    rows = [row for row in rows if row["env"] == ENV]
     lines = []
     for number in PUBLISHED:
         ours = summarise(by_seed(rows, "quality", model=number.model, policy=number.policy))
         error = None if ours["mean"] is None else 100 * (ours["mean"] - number.value)
         within = error is not None and abs(error) <= BAND_PP
         lines.append({**asdict(number), "ours": ours, "error_pp": error, "within": within})
-    return {"band_pp": BAND_PP, "numbers": lines}
+    search = {"band_pp": BAND_PP, "numbers": lines}
+    return search | ({"math": math_suites.analysis(of_math)} if of_math else {})
 
 
 def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
-    """The table of the card."""
+    """The tables of the cards."""
+    analysis = results["analysis"]
+    if any(line["ours"]["mean"] is not None for line in analysis["numbers"]):
+        yield search_section(analysis)
+    if "math" in analysis:
+        yield from math_suites.sections(analysis["math"])
+
+
+def search_section(analysis: Mapping[str, Any]) -> Section:
+    """The table of Search-v0's card."""
     lines = tuple(
         (
             line["quantity"],
@@ -170,7 +191,7 @@ def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[S
             "within" if line["within"] else "not within",
             line["source"],
         )
-        for line in results["analysis"]["numbers"]
+        for line in analysis["numbers"]
         if line["ours"]["mean"] is not None
     )
     columns = ("Published quantity", "Policy", "Published", "Ours", "95% interval", "Error, pp", "Episodes")
@@ -179,7 +200,12 @@ def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[S
         "WideSearch item-F1. A number that was used in the fit of the laws only checks the fit: "
         "that the agent-level environment reproduces it is no validation."
     )
-    yield Section("Published against ours", text, tables=(Table(columns, lines),))
+    return Section("Published against ours", text, tables=(Table(columns, lines),))
+
+
+def run_calibration(cell: Cell) -> Output:
+    """A cell of any task."""
+    return math_suites.run(cell) if cell.settings["env"] == math_suites.ENV else run_policy(cell)
 
 
 def calibration() -> Suite:
@@ -188,8 +214,8 @@ def calibration() -> Suite:
         name="calibration",
         description="Published results that the simulated teams should reproduce under scripted policies.",
         cells=calibration_cells,
-        run=run_policy,
-        options={"seeds": list(range(10)), "episodes": 200},
+        run=run_calibration,
+        options={"envs": [ENV, math_suites.ENV], "seeds": list(range(10)), "episodes": 200},
         group_by=("env", "preset", "model", "policy"),
         analyse=calibration_analysis,
         sections=calibration_sections,

@@ -6,11 +6,15 @@ Nothing here is shared with the engine but the grammar of turns, the numbers of 
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from twin import luck
-from twin.search import CHECKER, LEAD, ROLES, Search, Skill
+from twin.math import Math
+from twin.search import LEAD, Search
+
+TASKS: dict[str, Any] = {"Search-v0": Search, "Math-v0": Math}
 
 F = np.float32
 ZERO = F(0)
@@ -42,7 +46,9 @@ class Mail:
     load: np.float32
     steps: int = 0
     spent: int = 0
-    count: int = 0  # of entries, a claim and its garbled form counted apart
+    count: int = 0  # of entries paid for, a claim and its garbled form counted apart
+    letters: int = 0
+    tokens: np.float32 = ZERO  # read
 
 
 @dataclass
@@ -74,7 +80,7 @@ class Life:
     brief: int = 2
     rows: list = field(default_factory=list)  # the window
     cursor: int = 0
-    skill: Skill = field(default_factory=Skill)
+    skill: Any = None
     known: list = field(default_factory=list)
     known_before: int = 0  # how many entries were known at the start of the tick
     sent: set = field(default_factory=set)
@@ -127,6 +133,7 @@ class Record:
     target: int = -1
     group: int = 0
     sent: int = 0
+    paid: int = 0  # entries sent that cost tokens
     received: int = 0
     refused: int = 0
     trusted: bool = True
@@ -159,16 +166,18 @@ class Twin:
         self.price_token, self.price_second = F(env.params.price_token), F(env.params.price_second)
         self.spec = env.spec
         self.luck_key = luck_key
-        self.task = Search(self.options, env.params.task, key, luck_key)
+        self.task = TASKS[env.id](env, key, luck_key)
+        self.by_value = env.id == "Math-v0"  # the rules of ddpomdp.byvalue
         self.num_rows = self.options["num_subtasks"]
         self.log = [[] for _ in range(self.num_rows)]
         self.numbers = 0
-        self.queue = self.num_rows
+        self.queue = self.task.passes * self.num_rows
         self.answer = [set() for _ in range(self.num_rows)]
-        root = Life(0, 0, LEAD, -1, 0, luck.ROOT, rows=list(range(self.num_rows)), place=0)
+        rows = list(range(self.num_rows)) * self.task.passes
+        root = Life(0, 0, LEAD, -1, 0, luck.ROOT, rows=rows, place=0, skill=self.task.skill())
         self.root = root
         self.lives = {0: root}  # living, by uid
-        self.born = dict.fromkeys(ROLES, 0)
+        self.born = dict.fromkeys(self.task.roles, 0)
         self.born["lead"] = 1
         self.next_uid = 1
         self.tick = 0
@@ -177,6 +186,14 @@ class Twin:
         self.ended = {}
         self.late = {}
         self.count = dict.fromkeys(COUNTS, 0)
+        if self.topology.crew:  # one child of each role from the start, idle
+            for role in range(1, len(self.task.roles)):
+                child = Life(role, role, role, 0, 1, luck.child(luck.ROOT, 0, role - 1), skill=self.task.skill())
+                child.returned, child.brief, child.report = True, 0, Mail(role, 0, set(), ZERO)
+                self.lives[role] = child
+                self.born[self.task.roles[role]] += 1
+                self.next_uid += 1
+                self.count["births"] += 1
         self.tokens = [0, 0, 0, 0]
         self.serial_ms = 0
         self.beyond_s = 0
@@ -227,6 +244,8 @@ class Twin:
         self.ended = {}
         self.own_clock = {}  # by uid: clocks before work was handed over
         self.handed_now = {}  # by uid: entries taken over with work in this tick
+        self.read_work = {}  # by uid: tokens of claims taken over
+        self.read_now = {}  # by uid: tokens of returns read
         self.check(turns)
         self.grant()
         self.bill()
@@ -292,15 +311,21 @@ class Twin:
                 "role": self.options_spawnable()[:1],
                 "count": self.options["counts"],
                 "chunk": self.options["chunks"],
+                "brief": ("short",),
             },
-            "delegate": {"chunk": self.options["delegate_chunks"], "brief": self.options["delegate_briefs"]},
+            "delegate": {
+                "chunk": self.options.get("delegate_chunks", ("even",)),
+                "brief": self.options.get("delegate_briefs", ("short",)),
+            },
+            "solve": {"effort": ("high",)},
+            "aggregate": {"rule": ("majority",)},
         }.get(tool.name, {})
         return tool.name, {**{name: values[0] for name, values in only.items() if values}, **args}
 
     def options_spawnable(self):
         if not self.topology.spawn:
             return ()
-        return ("searcher", "checker") + (("lead",) if self.topology.sub_leads else ())
+        return self.task.spawnable + (("lead",) if self.topology.sub_leads else ())
 
     def check(self, turns):
         self.records = {}
@@ -342,7 +367,7 @@ class Twin:
         self.free_slots = [slot for slot in range(self.capacity) if slot not in used]
         places = {life.place for life in self.lives.values()}
         self.free_places = [p for p in range(self.spec.max_parents) if p not in places]
-        left = {role: self.max_lives[role] - self.born[role] for role in ROLES}
+        left = {role: self.max_lives[role] - self.born[role] for role in self.task.roles}
         self.births, self.handouts = {}, {}
         for life, r in self.doing_tool("spawn"):
             count, role = r.args["count"], r.args["role"]
@@ -380,22 +405,27 @@ class Twin:
         idle = [] if life.uid in self.leaving else idle
         kind, count = r.args["rows"], len(idle)
         appended = 0
+        again = kind == "again" and not self.by_value
         if kind == "next":
             source = life.rows[life.cursor :]
-        elif kind == "again":
+            if self.by_value:  # to the end of a pass
+                source = source[: self.num_rows - life.cursor % self.num_rows]
+        elif again:
             source = life.rows
         else:
-            source = [m for m in sorted(self.handed(life)) if self.picks(kind, life, m)]
+            role = idle[0].role if idle else LEAD
+            source = [m for m in sorted(self.handed(life)) if self.task.pick(kind, role, life.known, m)]
         self.count["empty_selections"] += count > 0 and not source
         size = self.chunk(r.args["chunk"], len(source), max(count, 1))
-        if kind == "again":  # the chunks of the whole window, from the next one on, round and round
+        if again:  # the chunks of the whole window, from the next one on, round and round
             chunks = self.cut(source, size, -(-len(source) // size)) if source else [[]]
             life.shift = (life.shift + 1) % len(chunks)
             windows = [chunks[(life.shift + i) % len(chunks)] for i in range(count)]
         else:
             windows = self.cut(source, size, count)
-        if kind in ("missing", "conflicting"):
-            room = 4 * self.num_rows - self.queue
+        if kind != "next" and not again:
+            places = 4 if self.task.passes == 1 else self.task.passes + 4
+            room = places * self.num_rows - self.queue
             taken = []
             for window in windows:
                 keep = window[: max(room - appended, 0)]
@@ -411,13 +441,10 @@ class Twin:
         """Rows that a parent has handed out or done itself, as far as its window tells."""
         return set(life.rows[: life.cursor])
 
-    def picks(self, kind, life, m):
-        values = {e.value for e in life.known if e.row == m and e.is_claim}
-        return not values if kind == "missing" else len(values) > 1
-
     # bill -------------------------------------------------------------------------------------------------------
 
     def bill(self):
+        self.use_tools()
         for life in self.doing:
             r = self.records[life.uid]
             c, orchestration = self.charges, 0
@@ -425,11 +452,9 @@ class Twin:
             if r.tool in ("spawn", "delegate"):
                 reached = len((self.births if r.tool == "spawn" else self.handouts)[life.uid][1])
                 orchestration = int(c["hand_tokens"]) + reached * int(c["brief_tokens"][level])
-                if r.tool == "spawn" and r.args["role"] == "checker":
-                    orchestration += reached * len(life.known) * int(c["claim_tokens"][1])
-                if r.tool == "delegate":
-                    checkers = sum(child.role == CHECKER for child in self.handouts[life.uid][1])
-                    orchestration += checkers * len(life.known) * int(c["claim_tokens"][1])
+                for uid, role, window in self.reached(life, r):
+                    given = self.task.given(life.known, role, level, window, uid)
+                    orchestration += self.task.price(given, level)
                 if reached and not life.handed_out:
                     orchestration += int(c["plan_tokens"])
                     life.steps += int(c["plan_steps"])
@@ -439,7 +464,7 @@ class Twin:
                 r.cost[ORCHESTRATION] = orchestration
             elif r.tool in ("message", "return"):
                 self.choose(life, r)
-                r.cost[MESSAGE] = int(c["send_tokens"]) + r.sent * int(c["claim_tokens"][r.full])
+                r.cost[MESSAGE] = int(c["send_tokens"]) + r.paid * int(c["claim_tokens"][r.full])
             elif r.tool == "aggregate":
                 if life.place is None:
                     rows, r.code = 0, "REFUSED"
@@ -451,14 +476,26 @@ class Twin:
                 r.cost[ORCHESTRATION] = int(c["aggregate_tokens"]) + rows * int(c["row_tokens"])
             elif r.tool == "despawn":
                 r.cost[ORCHESTRATION] = int(c["despawn_tokens"])
-            elif r.tool in ("search", "check"):
-                r.cost[TOOL] = int(self.task.p["call_tokens"])
+            outside = False
+            if r.tool in self.task.tools:
+                out, outside = self.outcomes[life.uid], not self.by_value
+                r.cost[TOOL] = out.tool_tokens if self.by_value else int(self.task.p["call_tokens"])
+                r.cost[TASK] = out.tokens
+                outside = outside or out.outside
                 life.steps += 1000
             if r.tool != "wait":
-                r.latency = self.latency(life, sum(r.cost), r.tool in ("search", "check"))
+                r.latency = self.latency(life, sum(r.cost), outside)
             life.spent += sum(r.cost)
             for purpose in range(4):
                 self.tokens[purpose] += r.cost[purpose]
+
+    def reached(self, life, r):
+        """(uid, role, window) of the children that a spawn or delegation hands work to."""
+        if r.tool == "spawn":
+            role, slots, windows, _ = self.births[life.uid]
+            return [(-1, self.task.roles.index(role), window) for window, _ in zip(windows, slots, strict=True)]
+        _, idle, windows, _ = self.handouts[life.uid]
+        return [(child.uid, child.role, window) for child, window in zip(idle, windows, strict=True)]
 
     def latency(self, life, tokens, tool):
         s = self.service
@@ -477,12 +514,18 @@ class Twin:
         if which == "new":
             known = [e for e in known if e not in life.sent]
         elif which == "disputed":
-            known = [e for e in known if e.is_claim and self.picks("conflicting", life, e.row)]
+            several = {
+                m for m in range(self.num_rows) if len({e.value for e in known if e.row == m and e.is_claim}) > 1
+            }
+            known = [e for e in known if e.is_claim and e.row in several]
         elif which == "best":
             known = self.best(known)
         r.originals = set(known)
         r.chosen = {e if r.full or e.garbled is None else e.garbled for e in known}
-        r.sent = len(r.originals)
+        r.sent = r.paid = len(r.originals)
+        if self.by_value:  # verdicts are part of full solutions, and no part of summaries
+            r.chosen = {e for e in known if r.full or e.is_claim}
+            r.sent, r.paid = len(r.chosen), sum(e.is_claim for e in known)
 
     def best(self, known):
         """The most confident claim of each row, the earliest in the log among equals."""
@@ -511,7 +554,7 @@ class Twin:
                 load,
                 life.steps,
                 life.spent + life.spent_below,
-                r.sent,
+                r.paid,
             )
             life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
@@ -548,22 +591,19 @@ class Twin:
         claims = [e for e in life.known if e.is_claim]
         return claims[::-1][: self.options["observed_claims"]]
 
-    def work(self):
-        load = sum(1 for _ in self.doing_tool("search", "check"))
-        fresh = []
-        for life, r in self.doing_tool("search", "check"):
+    def use_tools(self):
+        """What comes of task tools; it is told and recorded later in the tick."""
+        load = sum(1 for _ in self.doing_tool(*self.task.tools))
+        self.outcomes = {}
+        for life, r in self.doing_tool(*self.task.tools):
             draw = partial(luck.draw, self.luck_key, life.lineage, life.turn)
-            if r.tool == "search":
-                upcoming = life.rows[life.cursor] if life.rows_left else None
-                out = self.task.search(life.uid, life.skill, upcoming, load, draw, {e.row for e in life.known})
-                if out.takes_row:
-                    life.cursor += 1
-            else:
-                claim = self.to_check(life, r)
-                judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
-                out = self.task.check(life.uid, life.skill, claim, load, draw, judged)
-                if life.role == CHECKER and out.code != "FAULT":
-                    self.next_claim(life, claim)
+            self.outcomes[life.uid] = self.task.use(life, r.tool, r.args, self.newest(life), load, draw)
+
+    def work(self):
+        fresh = []
+        for life, r in self.doing_tool(*self.task.tools):
+            out = self.outcomes[life.uid]
+            life.cursor += out.takes_row
             r.code, r.value = out.code, out.value
             r.channels["tool"] += F(out.tool_reward)
             if out.claim or out.verdict:
@@ -572,7 +612,7 @@ class Twin:
         for life, r, out in fresh:
             entry = out.claim or out.verdict
             place, number = self.log[entry.row], used.get(entry.row, 0)
-            if number >= 2 or len(place) >= self.task.places:
+            if number == self.task.per_tick or len(place) >= self.task.places:
                 r.refused, r.code, r.value, r.told = 1, "REFUSED", -1, "EMPTY"
                 self.count["refused_claims"] += 1
                 continue
@@ -585,12 +625,6 @@ class Twin:
             life.known_before = len(life.known)
             r.tainted = entry.tainted
 
-    def next_claim(self, life, claim):
-        """A checker stays in a row while claims with a higher place are to be judged."""
-        more = [e for e in life.known if claim and e.row == claim.row and e.is_claim and e.k > claim.k]
-        life.skill.next_claim = claim.k + 1 if more else 0
-        life.cursor += not more
-
     def assign(self, row):
         self.assigned[row] += 1  # the lead's own searches are not counted
 
@@ -598,13 +632,6 @@ class Twin:
         entry.k, entry.number = len(self.log[entry.row]), self.numbers
         self.numbers += 1
         self.log[entry.row].append(entry)
-
-    def to_check(self, life, r):
-        if life.role != CHECKER:
-            return self.newest(life)[self.names and int(r.args["claim"])]
-        claims = [e for e in life.known if e.row == life.rows[life.cursor] and e.is_claim]
-        claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
-        return claims[0] if claims else None
 
     # ends, births, hand-outs ------------------------------------------------------------------------------------
 
@@ -634,10 +661,11 @@ class Twin:
                     child = Life(
                         self.next_uid,
                         slot,
-                        ROLES.index(role),
+                        self.task.roles.index(role),
                         life.uid,
                         life.depth + 1,
                         luck.child(life.lineage, life.turn, place),
+                        skill=self.task.skill(),
                     )
                     self.next_uid += 1
                     self.born[role] += 1
@@ -672,13 +700,17 @@ class Twin:
         if copies and siblings > 1:
             taken = windows[(place + 1 + luck.below(words[1], 16, 16, siblings - 1)) % siblings]
         child.rows, child.cursor, child.brief = list(taken), 0, level
-        child.skill.row, child.skill.left, child.skill.understood, child.skill.next_claim = None, 0, understood, 0
+        self.task.handed(child.skill, understood)
         child.shift = 0
         self.own_clock[child.uid] = child.clock
         child.clock = max(child.clock, self.records[parent.uid].finish)
         child.handed_rows, child.handed_at = len(window), child.clock
-        if child.role == CHECKER:
-            self.handed_now[child.uid] = child.learn(parent.known)
+        given = self.task.given(parent.known[: parent.known_before], child.role, level, window, child.uid)
+        if given:
+            self.handed_now[child.uid] = child.learn(given)
+            self.read_work[child.uid] = sum(e.is_claim for e in given) * int(
+                self.charges["claim_tokens"][int(level == 2)]
+            )
         child.sent = set(child.known)
 
     # clocks -----------------------------------------------------------------------------------------------------
@@ -754,7 +786,7 @@ class Twin:
                 up = up or r.parent == uid
                 steps = max(steps, self.records[sender].life.steps)
                 entries |= r.chosen
-                load += self.reading["per_message"] + F(r.sent) * self.reading["per_claim"][r.full]
+                load += self.reading["per_message"] + F(r.paid) * self.reading["per_claim"][r.full]
             self.count["mail_late"] += len(others) if late else 0
             self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
@@ -766,6 +798,7 @@ class Twin:
         if mail is None or mail.arrival > life.clock or life.returned:
             return
         life.mail = None
+        self.read_now[life.uid] = self.read_now.get(life.uid, 0) + mail.load
         self.count["mail_delivered"] += mail.letters
         entries = mail.entries
         if life.place is not None:  # mail to a parent weighs on its attention like a return
@@ -790,8 +823,7 @@ class Twin:
 
     def read_returns(self, life, r):
         """What reading costs a reader's attention, and which claims survive it."""
-        offered = set()
-        load = life.load
+        offered, load = set(), life.load
         for child in [c for c in self.readable(life) if c.uid not in self.leaving]:
             child.unread = False
             life.spent_below += child.report.spent - child.spent_told
@@ -802,6 +834,7 @@ class Twin:
             offered |= child.report.entries
             if life.uid == 0:
                 self.told |= child.report.entries
+        self.read_now[life.uid] = life.load - load
         chance = self.survives(life)
         r.kept = {e for e in offered if e not in life.known and e.luck < chance}
         if life.uid in self.leaving:  # it takes nothing of it along
@@ -809,9 +842,14 @@ class Twin:
 
     def survives(self, life):
         """Chance of a claim to survive a reader's load."""
-        return min(F(1), self.reading["capacity"] / life.load) if life.load > 0 else F(1)
+        if self.by_value or life.load <= 0:
+            return F(1)
+        return min(F(1), self.reading["capacity"] / life.load)
 
     def settle(self):
+        for life in self.lives.values():
+            mail, work = self.read_now.get(life.uid, 0), self.read_work.get(life.uid, 0)
+            self.task.hear(life.skill, mail + work, mail)
         for life, r in self.doing_tool("aggregate"):
             if life.uid not in self.lives or r.code == "REFUSED":
                 continue
@@ -831,7 +869,7 @@ class Twin:
 
     def gain(self, answer, winners):
         """What a new answer is worth more than the old one, row by row, goes to those whose claims lead the rows."""
-        f1 = self.task.f1
+        f1 = self.task.quality
         mixed = [set(values) for values in self.answer]
         for m, leader in enumerate(winners):
             if leader is not None:
@@ -887,20 +925,21 @@ class Twin:
         if life.returned or life.blocked:
             return {"tools": tools, "whom": whom, "bounds": bounds}
         kids, idle, unread, out = self.groups(life)
-        rows = self.options["roster"] if self.topology.spawn else 0
+        rows = self.spec.roster if self.topology.spawn or self.topology.crew else 0
         claims = self.newest(life)
         bounds["wait_for"] = 3 if out else 1
         deeper = self.topology.sub_leads and life.depth + 1 < self.topology.max_depth
-        bounds["spawn_role"] = (3 if deeper else 2) if self.topology.spawn else 0
-        bounds["own_claims"] = 1 if life.role == CHECKER else len(claims)
+        bounds["spawn_role"] = len(self.task.spawnable) + bool(deeper) if self.topology.spawn else 0
+        working, bounds["own_claims"] = self.task.legal(life, len(claims))
+        tools |= working
         parent = life.parent >= 0
         if life.role == LEAD:
-            if life.depth < self.topology.max_depth:
+            if self.topology.spawn and life.depth < self.topology.max_depth:
                 tools.add("spawn")
             if idle:
                 bounds["idle_rows"] = 1 + min(len(idle), rows)
                 tools.add("delegate")
-            if kids:
+            if kids and not self.topology.crew:
                 bounds["child_rows"] = min(len(kids), rows)
                 tools.add("despawn")
             if kids or claims:
@@ -917,13 +956,6 @@ class Twin:
             whom |= {3 + i for i in range(min(len(kids), rows))}
         if whom:
             tools.add("message")
-        if not self.task.at_limit(life.role, life.skill):
-            if life.role != CHECKER and life.rows_left:
-                tools.add("search")
-            if life.role == LEAD and claims:
-                tools.add("check")
-            if life.role == CHECKER and life.rows_left:
-                tools.add("check")
         if self.options["lead_blocks"] and out and not unread and not life.lifted:
             tools &= {"spawn", "delegate", "message", "despawn", "wait"}
         return {"tools": tools, "whom": whom, "bounds": bounds}
@@ -942,7 +974,7 @@ class Twin:
             else:
                 r.truncated = True
         self.beyond_s = sum(max(0, r.finish - self.root.clock) // 1000 for r in self.records.values())
-        team = self.task.f1(self.answer)
+        team = self.task.quality(self.answer)
         team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
         for r in self.records.values():
             r.channels["team"] = F(team)
@@ -950,15 +982,12 @@ class Twin:
         if not n:
             return
         told = self.told | set(self.root.known)
-        best = [
-            {row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.task.rows)
-        ]
-        best = self.task.f1([x if row.answerable else set() for x, row in zip(best, self.task.rows, strict=True)])
+        best = self.task.best({e for e in told if e.is_claim})
         serial = max(F(self.serial_ms / 1000), F(1e-3))
         self.records[0].channels |= {
             "orchestration_parallel": F(min(n, 10) / 10),
             "orchestration_finish": F(self.count["returned_lives"] / n),
             "orchestration_speedup": max(F(0), F(1) - F(self.root.clock / 1000) / serial),
             "orchestration_split": F(sum(times == 1 for times in self.assigned) / self.num_rows),
-            "orchestration_aggregation": self.task.f1(self.answer) / best if best > 0 else F(1),
+            "orchestration_aggregation": self.task.quality(self.answer) / best if best > 0 else F(1),
         }

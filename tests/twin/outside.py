@@ -3,7 +3,6 @@
 import numpy as np
 
 from twin.engine import CHANNELS, CODES, DECISIONS, KINDS, F
-from twin.search import CHECKER, LEAD, SEARCHER
 
 BOUNDS = ("wait_for", "spawn_role", "idle_rows", "child_rows", "own_claims")
 
@@ -125,9 +124,7 @@ def observation(twin, here) -> dict:
         gone = life.uid not in twin.lives  # its last view: its children and its place are another's already
         kids, idle, unread, away = ([], [], [], []) if gone else twin.groups(life)
         out["self"][slot] = (
-            life.role == LEAD,
-            life.role == SEARCHER,
-            life.role == CHECKER,
+            *(life.role == role for role in range(len(twin.task.roles))),
             life.depth,
             life.clock / 60_000,
             life.turn / 100,
@@ -144,11 +141,13 @@ def observation(twin, here) -> dict:
             life.handed_out,
             life.returned,
             life.blocked,
-            life.skill.turns / 100,
-            life.skill.row is not None,
+            *twin.task.own_features(life),
         )
         for i, entry in enumerate(twin.newest(life)):
-            out["claims"][slot, i] = (entry.row / m, entry.value, entry.confidence, entry.origin == life.uid)
+            out["claims"][slot, i] = (
+                *(entry.row / m, entry.value, entry.confidence, entry.origin == life.uid),
+                *twin.task.claim_features(life.known, entry),
+            )
         out["last_result"][slot] = life.last_result
         if life.place is not None and not gone:
             place = life.place
@@ -171,19 +170,21 @@ def observation(twin, here) -> dict:
 
 def board_row(twin, life, row) -> tuple:
     tallies = twin.task.tallies([e for e in life.known if e.row == row])
-    tallies.sort(key=lambda t: (-len(t.origins), t.first))
+    tallies.sort(key=lambda t: (-t.number, t.first))
+    more = twin.task.board_features(life.known, row)
     handed = row in twin.handed(life)
     if not tallies:
-        return (handed, 0, -1, 0, 0, 0, 0, 0)
+        return (handed, 0, -1, 0, 0, 0, 0, 0, *more)
     top = tallies[0]
-    second = len(tallies[1].origins) if len(tallies) > 1 else 0
+    second = tallies[1].number if len(tallies) > 1 else 0
     return (
         handed,
         len(tallies),
         top.value,
-        len(top.origins),
+        top.number,
         second,
         top.confidence,
         top.accepts,
         top.rejects,
+        *more,
     )

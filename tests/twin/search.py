@@ -81,6 +81,9 @@ class Outcome:
     verdict: Entry | None = None
     takes_row: bool = False
     tool_reward: float = 0.0
+    tokens: int = 0  # where what a call costs depends on what came of it
+    tool_tokens: int = 0
+    outside: bool = False
 
 
 @dataclass
@@ -95,12 +98,23 @@ class Tally:
     rejects: int = 0
     latest: int = -1
 
+    @property
+    def number(self):
+        return len(self.origins)
+
 
 class Search:
     """Rows of one episode and the laws that act on them."""
 
-    def __init__(self, options, numbers, key, luck_key):
-        self.p = {name: np.asarray(value) for name, value in vars(numbers).items()}
+    roles, tools, self_features = ROLES, ("search", "check"), ("turns_used", "row_in_progress")
+    spawnable = ROLES[1:]
+    passes, per_tick = 1, 2
+    values = VALUES
+
+    def __init__(self, env, key, luck_key):
+        options = env.options
+        self.p = {name: np.asarray(value) for name, value in vars(env.params.task).items()}
+        self.cost_of_claim = int(np.asarray(env.params.charges.claim_tokens)[1])
         self.count = options["num_subtasks"]
         self.places = options["claims_per_row"]
         p = self.p
@@ -130,6 +144,73 @@ class Search:
         """Whether a brief is understood, and whether a sibling's window is taken."""
         understood = luck.unit(words[0]) < self.p["understood"][level]
         return bool(understood), bool(luck.share(words[1], 0, 16) < self.p["copies"][level])
+
+    def skill(self):
+        return Skill()
+
+    def handed(self, skill, understood):
+        skill.row, skill.left, skill.understood, skill.next_claim = None, 0, understood, 0
+
+    def given(self, known, role, level, window, uid):
+        """A checker takes over all its parent knows."""
+        return list(known) if role == CHECKER else []
+
+    def price(self, entries, level):
+        return len(entries) * self.cost_of_claim
+
+    def pick(self, kind, role, known, m):
+        values = {e.value for e in known if e.row == m and e.is_claim}
+        return not values if kind == "missing" else len(values) > 1
+
+    def hear(self, skill, tokens, mail):
+        """Reading leaves no trace here but the reader's load."""
+
+    def legal(self, life, claims):
+        """(tools, how many claims can be named)."""
+        tools = set()
+        if not self.at_limit(life.role, life.skill):
+            if life.role != CHECKER and life.rows_left:
+                tools.add("search")
+            if (life.role == LEAD and claims) or (life.role == CHECKER and life.rows_left):
+                tools.add("check")
+        return tools, 1 if life.role == CHECKER else claims
+
+    def use(self, life, tool, args, newest, load, draw):
+        """One turn of a task tool."""
+        if tool == "search":
+            upcoming = life.rows[life.cursor] if life.rows_left else None
+            return self.search(life.uid, life.skill, upcoming, load, draw, {e.row for e in life.known})
+        claim = newest[int(args["claim"])] if life.role != CHECKER else self.upcoming(life)
+        judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
+        out = self.check(life.uid, life.skill, claim, load, draw, judged)
+        if life.role == CHECKER and out.code != "FAULT":
+            # A checker stays in a row while claims with a higher place are to be judged.
+            more = [e for e in life.known if claim and e.row == claim.row and e.is_claim and e.k > claim.k]
+            life.skill.next_claim = claim.k + 1 if more else 0
+            out.takes_row = not more
+        return out
+
+    def upcoming(self, life):
+        claims = [e for e in life.known if e.row == life.rows[life.cursor] and e.is_claim]
+        claims = sorted((e for e in claims if e.k >= life.skill.next_claim), key=lambda e: e.k)
+        return claims[0] if claims else None
+
+    def own_features(self, life):
+        return (life.skill.turns / 100, life.skill.row is not None)
+
+    def claim_features(self, known, e):
+        return ()
+
+    def board_features(self, known, m):
+        return ()
+
+    def best(self, told):
+        """Quality of the best answer among claims."""
+        held = [{row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.rows)]
+        return self.f1([x if row.answerable else set() for x, row in zip(held, self.rows, strict=True)])
+
+    def quality(self, answer):
+        return self.f1(answer)
 
     def at_limit(self, role, skill):
         return skill.turns >= int(self.p["limit"][role])
