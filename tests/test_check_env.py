@@ -48,6 +48,7 @@ def test_other_shapes_pass(name):
     assert all(check in maybe or (name == "alone" and check.startswith(TEAM_ONLY)) for check in idle), idle
 
 
+@pytest.mark.slow
 def test_a_good_wrapper_passes(good):
     """What the broken ones do besides breaking a rule is harmless."""
     results = check_env(Broken(good), compiled=True)
