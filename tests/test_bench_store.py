@@ -88,7 +88,10 @@ def test_kill_at_random_moments_and_resume(tmp_path):
     seen, in_the_middle = {}, 0
     for _ in range(10):
         process = start("bench", "fake", "--out", folder, "--resume", "sleep_s=0.05")
-        time.sleep(rng.uniform(0.1, 0.5))
+        soon = time.monotonic() + 5  # to start takes longer on a busy machine
+        while process.poll() is None and time.monotonic() < soon and len(row_files(folder)) <= len(seen):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.2))
         process.kill()
         process.communicate()
         now = row_files(folder)

@@ -13,7 +13,10 @@ BAD_OPTIONS = [
     ({"preset": "smal"}, r"unknown preset 'smal'; did you mean small\? \(allowed: calibration, k2\.5"),
     ({"preset": None}, r"unknown preset 'None' \(allowed: calibration"),
     ({"topolgy": "swarm"}, r"unknown option of Search-v0 'topolgy'; did you mean topology\? \(allowed: capacity"),
-    ({"topology": "swam"}, r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, single, swarm\)"),
+    (
+        {"topology": "swam"},
+        r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, planner_executor_critic, single, swarm\)",
+    ),
     ({"topology": ["swarm"]}, r"unknown topology .*swarm.*allowed: hierarchical"),
     ({"model": "strnog"}, r"unknown model 'strnog'; did you mean strong\? \(allowed: strong, weak\)"),
     ({"reward": "outcom"}, r"unknown reward 'outcom'; did you mean outcome\? \(allowed: debate"),

@@ -96,7 +96,8 @@ def run_checks(
             raise UsageError(refusal("check", name, CHECKS))
     trial = Trial(env, episodes, max_ticks, seed, compiled)
     results: list[Result] = []
-    for one in CHECKS.values():
+    # In the order of the themes, whichever of them was imported first.
+    for one in sorted(CHECKS.values(), key=lambda one: THEMES.index(one.name.split(".")[0])):
         if only is not None and one.name not in only:
             continue
         if results and results[0].name == PLAYS and results[0].status == FAIL:

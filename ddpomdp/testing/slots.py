@@ -18,10 +18,7 @@ PLACES, TICKS = 12, 4
 
 @check("slots.zero")
 def zero(trial: Trial) -> int:
-    """Observations of empty slots, empty roster rows and free parent places are zero.
-
-    A slot shows the last view of a life in the tick in which it leaves or the episode ends, and is empty after that.
-    """
+    """Observations of slots that show no life, empty roster rows and free parent places are zero."""
     empty = 0
     for episode in trial.episodes:
         for ts in (episode.seen, episode.after):
