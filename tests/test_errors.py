@@ -15,7 +15,7 @@ BAD_OPTIONS = [
     ({"topolgy": "swarm"}, r"unknown option of Search-v0 'topolgy'; did you mean topology\? \(allowed: capacity"),
     (
         {"topology": "swam"},
-        r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, planner_executor_critic, single, swarm",
+        r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, planner_executor_critic, single",
     ),
     ({"topology": ["swarm"]}, r"unknown topology .*swarm.*allowed: hierarchical"),
     ({"model": "strnog"}, r"unknown model 'strnog'; did you mean strong\? \(allowed: strong, weak\)"),
