@@ -362,8 +362,7 @@ def account(rules: Rules, state: State, tick: Tick) -> State:
     seconds = totals.serial_s + jnp.sum(tick.bill.latency_ms // 1000, dtype=jnp.int32) + ms // 1000
     empty_sent = ((call.tool == MESSAGE) | (call.tool == RETURN)) & (tick.sent_count == 0)
     unplaced = (call.tool == SPAWN) & ~tick.leaving & (tick.grants.seat < 0)
-    asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
-    asked = jnp.sum(jnp.where(call.tool == SPAWN, asked, 0), dtype=jnp.int32)
+    asked = jnp.sum(handout.births_asked(rules, call), dtype=jnp.int32)
     gone_unread = tick.leaving & before.lives.unread
     gone_unread = gone_unread | (tick.leaving & (call.tool == RETURN))
     late_ms = jnp.max(posted.late_ms)

@@ -18,6 +18,7 @@ from ddpomdp import rewards as rewards_
 from ddpomdp.claims import TAINTED, UNTRUSTED, size
 from ddpomdp.engine import Tick
 from ddpomdp.enums import Group, LifeEnd, ResultCode, StopReason
+from ddpomdp.handout import births_asked
 from ddpomdp.harness import (
     DELEGATE,
     DESPAWN,
@@ -297,9 +298,8 @@ class Env:
         group = jnp.where(here & (tool == MESSAGE) & (to < len(GROUPS)), to + 1, Group.NONE)
 
         refused = tick.refused_claim.astype(jnp.int32)
-        asked = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
         born = jnp.where(state.ended, 0, own(grants.born))
-        refused = refused + jnp.where(tool == SPAWN, asked - born, 0)
+        refused = refused + jnp.where(tool == SPAWN, births_asked(rules, call) - born, 0)
         refused = refused + jnp.where(tool == DELEGATE, own(grants.refused_rows), 0)
         undelivered = jnp.where(tick.posted.undeliverable > 0, 1, 0)  # at the receiver; messages to one child only
         to_child = jnp.where(was.home >= 0, undelivered * named, 0)

@@ -29,7 +29,6 @@ class Grants:
 
     holder: jax.Array  # int32[P]    slot, -1 none
     spawns: jax.Array  # bool[P]
-    asked: jax.Array  # int32[P]    births asked for
     born: jax.Array  # int32[P]    births granted
     role: jax.Array  # int32[P]    role of the newborns
     first_uid: jax.Array  # int32[P]
@@ -139,7 +138,6 @@ def grant(
     return replace(state, queue=queue, queue_len=queue_len), Grants(
         holder=holder,
         spawns=spawns,
-        asked=asked,
         born=born,
         role=role,
         first_uid=state.next_uid + first_free,
@@ -170,7 +168,6 @@ def nothing(rules: Rules, state: State) -> Grants:
     return Grants(
         holder=state.place_slot,
         spawns=no,
-        asked=zero,
         born=zero,
         role=zero,
         first_uid=zero,
@@ -192,6 +189,12 @@ def nothing(rules: Rules, state: State) -> Grants:
         refused_rows=zero,
         empty=no,
     )
+
+
+def births_asked(rules: Rules, call: Call) -> jax.Array:
+    """int32[N]: births that each life's call asks for."""
+    count = jnp.asarray(rules.offered[SPAWN, "count"])[rules.arg(call, SPAWN, "count")]
+    return jnp.where(call.tool == SPAWN, count, 0)
 
 
 def handed_out(rules: Rules, state: State) -> jax.Array:

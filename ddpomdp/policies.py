@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from ddpomdp.env import Env
 from ddpomdp.harness import WAIT, WAIT_FOR
+from ddpomdp.pytree import in_rank
 from ddpomdp.timestep import TimeStep
 
 
@@ -83,7 +84,7 @@ class Script:
         is_root = (ts.uid == 0) & ts.alive
         free = is_root & ~ts.blocked
         # One life follows the script, so its line is one number.
-        mine = lambda x: jnp.sum(jnp.where(_as(is_root, x), x, 0), axis=0, keepdims=True, dtype=x.dtype)  # noqa: E731
+        mine = lambda x: jnp.sum(jnp.where(in_rank(is_root, x), x, 0), axis=0, keepdims=True, dtype=x.dtype)  # noqa: E731
         acts, line, legal = jnp.any(free), mine(carry)[0], jax.tree.map(mine, ts.legal)
         said = line - 1
         # Only waits with something to wait for count; `children_out` is the bound of `wait`.
@@ -97,11 +98,6 @@ class Script:
         turns = jnp.where((is_root & ts.blocked)[:, None], 0, turns)
         onward = jnp.where(stays[line], line, jnp.minimum(line + 1, last))
         return turns, jnp.where(free, onward, carry), {}
-
-
-def _as(flags: jax.Array, like: jax.Array) -> jax.Array:
-    """Flags [N] in the rank of an array [N, ...]."""
-    return flags.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ddpomdp import luck as luck_
 from ddpomdp.clocks import FAR
 from ddpomdp.handout import Grants
 from ddpomdp.harness import DESPAWN, SPAWN
-from ddpomdp.pytree import once, replace, rows
+from ddpomdp.pytree import in_rank, once, replace, rows
 from ddpomdp.rules import Rules, per_parent
 from ddpomdp.state import Lives, State
 from ddpomdp.turns import Call
@@ -31,7 +31,7 @@ def crew(rules: Rules, state: State) -> State:
     slots = jnp.arange(lives.uid.shape[0], dtype=jnp.int32)
     number = len(rules.task.roles) - 1
     mine = (slots > 0) & (slots <= number)
-    fill = lambda new, old: jnp.where(mine.reshape(-1, *(1,) * (old.ndim - 1)), new, old)  # noqa: E731
+    fill = lambda new, old: jnp.where(in_rank(mine, old), new, old)  # noqa: E731
     lineage = luck_.child_lineage(jnp.asarray(luck_.ROOT_LINEAGE, jnp.uint32), jnp.zeros_like(slots), slots - 1)
     lives = replace(
         lives,
@@ -96,7 +96,7 @@ def bear(rules: Rules, before: State, state: State, grants: Grants) -> tuple[Sta
     at = lambda x: rows(rows(x, grants.holder), home)  # noqa: E731
     lineage = once(luck_.child_lineage, at(lives.lineage), at(before.lives.turn), ordinal)
     start = at(lives.clock_ms)
-    fill = lambda new, old: jnp.where(newborn.reshape(-1, *(1,) * (old.ndim - 1)), new, old)  # noqa: E731
+    fill = lambda new, old: jnp.where(in_rank(newborn, old), new, old)  # noqa: E731
     role = fill(rows(grants.role, home), lives.role)
     fresh_task = jax.tree.map(fill, rules.task.life(newborn.shape[0]), lives.task)
     lives = Lives(

@@ -13,13 +13,18 @@ from jax.extend.core import jaxpr_as_fun
 
 T = TypeVar("T")
 
-__all__ = ["once", "pytree", "replace", "rows", "where_needed"]
+__all__ = ["in_rank", "once", "pytree", "replace", "rows", "where_needed"]
 
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass registered as a JAX pytree; fields with metadata static=True are static."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+def in_rank(flags: jax.Array, like: jax.Array) -> jax.Array:
+    """Flags [N] in the rank of an array [N, ...], to select its rows."""
+    return flags.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def rows(x: jax.Array, index: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from ddpomdp.enums import LifeEnd
 from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import in_rank, pytree
 from ddpomdp.state import State
 from ddpomdp.timestep import TimeStep
 
@@ -143,7 +143,7 @@ def renewed(env: Env, policy: Policy, memory: Any, ts: TimeStep, next_ts: TimeSt
     """Memory per slot, with the rows of slots that have a new life reset."""
     fresh = policy.carry(env)
     new = next_ts.alive & (next_ts.uid != ts.uid)
-    return jax.tree.map(lambda f, m: jnp.where(new.reshape(-1, *(1,) * (m.ndim - 1)), f, m), fresh, memory)
+    return jax.tree.map(lambda f, m: jnp.where(in_rank(new, m), f, m), fresh, memory)
 
 
 def left_early(ts: TimeStep, next_ts: TimeStep) -> jax.Array:

@@ -21,7 +21,7 @@ import ddpomdp
 from ddpomdp import wrappers
 from ddpomdp.harness import STOP
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import replace
+from ddpomdp.pytree import in_rank, replace
 from ddpomdp.rollouts import renewed
 
 
@@ -83,7 +83,7 @@ def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable
             running, next_ts, final = vector.step(running, turns)
             # After an episode's end the root is a new life, whose memory begins afresh.
             memory = jax.vmap(lambda m, a, b: renewed(env, policy, m, a, b))(memory, ts, next_ts)
-            memory = jax.tree.map(lambda f, m: jnp.where(_as(final.last, m), f, m), fresh, memory)
+            memory = jax.tree.map(lambda f, m: jnp.where(in_rank(final.last, m), f, m), fresh, memory)
             # What a learner takes: what came of the turns, and what is seen next.
             out = dataclasses.replace(final, observation=next_ts.observation, legal=next_ts.legal)
             total = total + summed(out)
@@ -101,11 +101,6 @@ def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable
 def summed(tree: Any) -> jax.Array:
     """Every number of a tree in one."""
     return sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0))
-
-
-def _as(flags: jax.Array, like: jax.Array) -> jax.Array:
-    """Flags [B] in the rank of an array [B, ...]."""
-    return flags.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 # Peers -------------------------------------------------------------------------------------------------------------
