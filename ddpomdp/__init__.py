@@ -9,7 +9,7 @@ from ddpomdp._version import __version__
 from ddpomdp.views.register import register as _register
 
 if TYPE_CHECKING:
-    from ddpomdp import testing, trace, wrappers
+    from ddpomdp import credit, testing, trace, wrappers
     from ddpomdp.enums import CreditUnit, Decision, EventKind, LifeEnd, StopReason
     from ddpomdp.env import Env
     from ddpomdp.harness import Harness, Legal
@@ -52,7 +52,7 @@ _HOMES = {
     "parallel_env": "views.pettingzoo",
     "text_env": "views.text",
 }
-_MODULES = ("testing", "trace", "wrappers")
+_MODULES = ("credit", "testing", "trace", "wrappers")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

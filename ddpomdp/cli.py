@@ -23,6 +23,7 @@ import tyro
 
 from ddpomdp import plugins
 from ddpomdp._version import __version__
+from ddpomdp.credit_command import Worth
 from ddpomdp.options import UsageError, bad_input, parse_options, refusal
 from ddpomdp.trace import commands as trace_commands
 
@@ -263,6 +264,7 @@ VERBS: dict[str, Any] = {
     "bench": Bench,
     "report": Report,
     "trace": trace_commands.VERBS,
+    "credit": Worth,
     "check": Check,
 }
 

@@ -160,9 +160,7 @@ def make_params(law: str, options: dict[str, Any], weights: dict[str, Any]) -> P
             row_tokens=jnp.int32(0),
             aggregate_steps=jnp.int32(0),
         ),
-        reading=Reading(
-            per_message=jnp.float32(0), per_claim=jnp.zeros(2, jnp.float32), capacity=jnp.float32(1e6)
-        ),
+        reading=Reading(per_message=jnp.float32(0), per_claim=jnp.zeros(2, jnp.float32), capacity=jnp.float32(1e6)),
         task=ControlParams(
             chances=jnp.asarray(chances(law, options), jnp.float32),
             weights=jnp.full(rows, even, jnp.float32).at[0].add(decisive),
