@@ -98,6 +98,45 @@ def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable
     return run
 
 
+def lanes(batch: int, ticks: int, branches: bool) -> Case:
+    """Search-v0, small: so many ordinary episodes, or so many branches of one mid-episode state; all slots counted."""
+
+    def build() -> Callable[[jax.Array], dict[str, jax.Array]]:
+        env = ddpomdp.make("Search-v0", preset="small")
+        busy, random = ddpomdp.policy("swarm", env, n=15, redundancy=1_000), Unstopping(env)
+        params = busy.init(env)
+        turns = jnp.int32(batch * ticks * env.spec.capacity)
+
+        def ordinary(key: jax.Array) -> dict[str, jax.Array]:
+            def one(key: jax.Array) -> jax.Array:
+                luck = jax.random.fold_in(key, 1)
+                state, ts = env.reset(key, luck)
+                start = (state, ts, busy.carry(env), jnp.float32(0))
+                return jax.lax.scan(lambda c, _: (ticked(luck, *c), None), start, length=ticks)[0][3]
+
+            return {"total": jnp.sum(jax.vmap(one)(jax.random.split(key, batch))), "turns": turns}
+
+        def branched(key: jax.Array) -> dict[str, jax.Array]:
+            luck = jax.random.fold_in(key, 1)
+            state, ts = env.reset(key, luck)
+            start = (state, ts, busy.carry(env), jnp.float32(0))
+            middle = jax.lax.scan(lambda c, _: (ticked(luck, *c), None), start, length=16)[0]
+            other = jax.vmap(lambda key: random.act((), key, (), middle[1])[0][0])(jax.random.split(key, batch))
+            more = {"memory": middle[2], "num_ticks": ticks}
+            returns = ddpomdp.branch(env, middle[0], 0, other, busy, params, luck[None], **more)
+            return {"total": jnp.sum(returns), "turns": turns}
+
+        def ticked(luck: jax.Array, state: Any, ts: Any, memory: Any, total: jax.Array) -> tuple:
+            turns, memory, _ = busy.act(params, jax.random.fold_in(luck, 2), memory, ts)
+            state, next_ts = env.step(luck, state, turns)
+            return state, next_ts, renewed(env, busy, memory, ts, next_ts), total + next_ts.team_return
+
+        return branched if branches else ordinary
+
+    what = "branches of a state" if branches else "episodes"
+    return Case(f"Search-v0 small, {batch} {what}, {ticks} ticks", build, slots=batch * ticks * 16)
+
+
 def summed(tree: Any) -> jax.Array:
     """Every number of a tree in one."""
     return sum((jnp.sum(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(tree)), start=jnp.float32(0))
@@ -199,6 +238,9 @@ CASES = {
     "slots-16": ours(1_024, 64, 15, "stress", capacity=16, num_subtasks=64),
     "slots-300": ours(54, 64, 299, "stress", num_subtasks=64),
     "slots-600": ours(27, 64, 599, "stress", capacity=600, num_subtasks=64),
+    # Branches of one state against as many episodes.
+    "episodes-1024": lanes(1_024, 64, branches=False),
+    "branches-1024": lanes(1_024, 64, branches=True),
     "gymnasium": gymnasium(300),
     "spread-64": jaxmarl("MPE_simple_spread_v3", 64, 256),
     "spread-1024": jaxmarl("MPE_simple_spread_v3", 1_024, 100),
