@@ -44,11 +44,11 @@ class Player:
 
     def ordinary(self, keys: jax.Array, luck: jax.Array) -> "Ordinary":
         """Whole episodes, in numpy, episodes first."""
-        return self._chunked(_until, keys, luck, np.full(len(keys), self.env.spec.max_ticks, np.int32), host=0)
+        return self._chunked(_until, keys, luck, np.full(len(keys), self.env.spec.max_ticks, np.int32), part=0)
 
     def advance(self, keys: jax.Array, luck: jax.Array, until: np.ndarray) -> "Moment":
         """Moments [B] before tick `until` int[B] of the episodes that these keys give."""
-        return self._chunked(_until, keys, luck, np.asarray(until, np.int32), device=1)
+        return self._chunked(_until, keys, luck, np.asarray(until, np.int32), part=1)
 
     def alternatives(self, keys: jax.Array, moment: "Moment", slot: np.ndarray, uniform: bool) -> np.ndarray:
         """int32[B, K, 1+A]: what that slot might do instead, by keys [B, K]: the policy's draws, or any legal turn."""
@@ -86,25 +86,21 @@ class Player:
         ints = np.asarray(slot, np.int32), np.asarray(turn, np.int32)
         return self._chunked(partial(_play_on, names=names), moment, luck, *ints, muted)
 
-    def _chunked(self, program: Callable, *batched: Any, host: int | None = None, device: int | None = None) -> Any:
-        """The program over the batch, a chunk at a time; the last one is filled up with lanes from its start.
+    def _chunked(self, program: Callable, *batched: Any, part: int | None = None) -> Any:
+        """What the program gives over the batch (or one part of it), a chunk at a time, in numpy.
 
-        Wanted is all it gives, in numpy; or one of its results, in numpy (`host`) or as it is (`device`).
+        The last chunk is filled up with lanes from its start. Everything between programs is numpy, as slices of
+        other lengths would be small programs of their own.
         """
         count, lanes = jax.tree.leaves(batched)[0].shape[0], self.lanes
-        wanted, parts = device if host is None else host, []
+        parts = []
         for start in range(0, count, lanes):
             size = min(lanes, count - start)
             index = start + np.arange(lanes) % size
             chunk = jax.tree.map(lambda x: x[index], batched)  # noqa: B023
             out = program(self.env, self.policy, self.params, self.env_params, *chunk)
-            out = out if wanted is None else out[wanted]
-            cut = (lambda x: np.asarray(x[:size])) if device is None else (lambda x: x[:size])  # noqa: B023
-            parts.append(jax.tree.map(cut, out))
-        if len(parts) == 1:
-            return parts[0]
-        join = np.concatenate if device is None else jnp.concatenate
-        return jax.tree.map(lambda *x: join(x), *parts)
+            parts.append(jax.tree.map(lambda x: np.asarray(x)[:size], out if part is None else out[part]))  # noqa: B023
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 def player(env: Env, policy: Any, params: Any, env_params: Params | None = None) -> Player:

@@ -58,6 +58,7 @@ def expected_return(
     """
     whole("samples", samples, 1, 10_000_000)
     luck = jax.random.split(key, samples)
+    state, memory = jax.tree.map(jnp.asarray, (state, memory))
     more = {"memory": memory, "num_ticks": num_ticks, "env_params": env_params}
     returns = branch(env, state, slot, jnp.asarray(turn)[None], policy, params, luck, **more)[0]
     ddof = min(samples - 1, 1)

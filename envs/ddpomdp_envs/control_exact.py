@@ -101,7 +101,8 @@ def stop_value(env: Env, rows: int, p: float = 0.5) -> float:
 
 
 def optimal_stop(env: Env, p: float = 0.5) -> tuple[int, float]:
-    """(subtasks, E[R]): the best number of subtasks after which a lead alone stops; the smallest of equals.
+    """(subtasks, E[R]): the best number of subtasks after which a lead alone stops; the smallest of those
+    that agree to seven digits (numbers of an environment are f32).
 
     Nobody is told whether a subtask is right, so a rule that looks at results has nothing to look at, and the best
     fixed number is the optimal stop. Additive-v0 with equal weights: all or none, as mu / M beats the price of a
@@ -109,7 +110,7 @@ def optimal_stop(env: Env, p: float = 0.5) -> tuple[int, float]:
     k = ceil(mu / (1 - mu)) or M. Majority-v0 without price takes an odd number.
     """
     values = [stop_value(env, rows, p) for rows in range(env.spec.num_subtasks + 1)]
-    best = int(np.argmax(np.round(values, 12)))
+    best = int(np.argmax(np.round(values, 7)))
     return best, values[best]
 
 
