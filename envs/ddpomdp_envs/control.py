@@ -211,7 +211,8 @@ class Control:
         if self.name == "Chain-v0":
             return jnp.where(some & (right == reported), reported / self.num_rows, 0.0)
         line = threshold * reported
-        return jnp.where(some, jnp.where(right > line, 1.0, jnp.where(right == line, 0.5, 0.0)), 0.0)
+        won = (right > line).astype(jnp.float32) + jnp.float32(0.5) * (right == line)
+        return jnp.where(some, won, jnp.float32(0))
 
     def info(self, facts: Labels, answer: jax.Array) -> dict[str, jax.Array]:
         """Right and reported subtasks."""
