@@ -32,7 +32,7 @@ def bad(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ((), ("no command", "allowed: envs, play, bench, report, trace, check, greet, tools")),
+        ((), ("no command", "allowed: envs, play, bench, report, trace, credit, check, greet, tools")),
         (("bnech",), ("unknown command 'bnech'", "did you mean bench?", "allowed: bench")),
         (("bench",), ("SUITE", "ddpomdp bench --help")),
         (("bench", "fak"), ("unknown suite 'fak'", "did you mean fake?")),

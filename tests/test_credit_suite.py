@@ -27,9 +27,15 @@ def test_the_leaderboard_follows_from_the_rows():
     assert worse["rank_correlation"]["mean"] == pytest.approx(-1) and better["rank_correlation"][
         "mean"
     ] == pytest.approx(1)
-    assert better["bias"]["mean"] == 0.5 and better["rank_correlation"]["seeds"] == 2
+    assert better["truth_reliable"] == 1 and better["bias"]["mean"] == 0.5 and better["rank_correlation"]["seeds"] == 2
     (section,) = credit_suite.sections(rows, {"analysis": {"leaderboard": lines}})
     assert [row[3] for row in section.tables[0].rows] == ["removal", "shared"]
+
+
+def test_reliability_of_the_truth_by_hand():
+    rows = [{"truth": truth, "truth_stderr": 0.5} for truth in (0.0, 1.0, 2.0)]
+    assert credit_suite.reliable(rows) == pytest.approx(0.75)  # variance 1, of which 0.25 is error
+    assert credit_suite.reliable([{**row, "truth_stderr": 3.0} for row in rows]) == 0
 
 
 @pytest.mark.slow

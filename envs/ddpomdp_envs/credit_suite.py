@@ -150,6 +150,13 @@ def rank_correlation(x: Iterable[float], y: Iterable[float]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
+def reliable(rows: list[Row]) -> float:
+    """Share of the spread of the measured truth that is no sampling error: no estimator ranks better than its root."""
+    truth = np.asarray([row["truth"] for row in rows])
+    noise = np.mean([row["truth_stderr"] ** 2 for row in rows])
+    return float(max(0.0, 1.0 - noise / truth.var(ddof=1))) if np.ptp(truth) > 0 else 0.0
+
+
 def analyse(rows: list[Row]) -> dict[str, Any]:
     """The leaderboard: by world, topology, kind of decision and estimator, mean over seeds with intervals."""
     lines = []
@@ -164,7 +171,7 @@ def analyse(rows: list[Row]) -> dict[str, Any]:
             for seed in sorted({row["seed"] for row in mine})
         }
         figures = {name: summarise(by_seed(mine, name)) for name in ("squared_error", "bias", "variance", "ticks")}
-        lines.append({**setting, "rank_correlation": summarise(ranks), **figures})
+        lines.append({**setting, "rank_correlation": summarise(ranks), **figures, "truth_reliable": reliable(mine)})
     return {"leaderboard": lines, "branches": BUDGET, "repeats": REPEATS, "branches_of_truth": 2 * TRUTH}
 
 
@@ -186,23 +193,17 @@ def sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
             f"{line['bias']['mean']:+.4f}".replace("-", "−"),
             f"{line['variance']['mean']:.5f}",
             f"{line['ticks']['mean']:.0f}",
+            f"{line['truth_reliable']:.2f}",
         )
         for line in lines
     )
-    columns = (
-        "World",
-        "Topology",
-        "Decision",
-        "Estimator",
-        "Rank correlation",
-        "95% interval",
-        "Bias",
-        "Variance",
-        "Ticks",
-    )
+    columns = ("World", "Topology", "Decision", "Estimator", "Rank correlation", "95% interval")
+    columns = (*columns, "Squared error", "Bias", "Variance", "Ticks", "Truth reliable")
     text = (
         f"Each estimator has {BUDGET} branches of a context; the truth, the turn's advantage over the policy's own "
-        f"alternatives, has {2 * TRUTH} others. " + "; ".join(f"{k}: {v}" for k, v in ESTIMATORS.items()) + "."
+        f"alternatives, has {2 * TRUTH} others, and what share of its spread is no sampling error stands beside it. "
+        + "; ".join(f"{k}: {v}" for k, v in ESTIMATORS.items())
+        + "."
     )
     yield Section("Leaderboard", text, tables=(Table(columns, table),))
 
