@@ -168,7 +168,7 @@ class ScienceParams:
     tokens: jax.Array  # int32[5]
     turn_cap: jax.Array  # int32[]       task calls per hand-out
     context_limit: jax.Array  # int32[]
-    planted: jax.Array  # bool[]        X_test is never saved, and believed to be; for tests of credit
+    planted: jax.Array  # bool[]        X_test is never saved, and believed to be, and nothing is patched; for tests of credit
 
 
 @pytree
@@ -481,7 +481,7 @@ class DataScience:
         not_found = works & (lacking != 0)
         goes = works & ~not_found
         patching = goes & ((writing & (role > ENGINEER)) | (training & (role == ANALYST)))
-        patched = patching & (luck_.share(w0, 0, 16) < params.repair[skill[4]])
+        patched = patching & (luck_.share(w0, 0, 16) < params.repair[skill[4]]) & ~params.planted
         runs = goes & ~patching & ~tuning
         script = jnp.where(submitting, 2, jnp.where(training, 1, 0))
         state = (life.scripts >> (2 * script)) & 3
@@ -696,6 +696,10 @@ class DataScience:
         """Quality of the best submission of the rows whose score was told bool[M, K]."""
         scored = jnp.any(told & ((values == TRAINED) | (values == TUNED)), axis=-1)
         return jnp.max(jnp.where(scored, facts.worth, 0)).astype(jnp.float32) * jnp.float32(2.0**-16)
+
+    def artefacts(self, life: Hand) -> jax.Array:
+        """int32[N]: the artefact log's line on each life's last turn, for a coach."""
+        return life.outcome
 
     def info(self, facts: Disk, answer: jax.Array) -> dict[str, jax.Array]:
         """success (a valid submission of the pick), its files, and the metric of the task's type."""

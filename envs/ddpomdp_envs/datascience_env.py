@@ -44,7 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "num_subtasks": 4,
     "claims_per_row": 32,
     "observed_claims": 4,
-    "roster": 8,
+    "roster": 4,
     "max_ticks": 256,
     "max_turns": None,
     "max_tokens": None,
@@ -312,7 +312,7 @@ def chain(
     lines = []
     for role, rows in ((1, "next"), (2, "again"), (3, "again")):
         if role > 1:
-            lines.append(env.harness.turn("message", to=f"row_{role - 1}", claims="new", detail=note))
+            lines.append(env.harness.turn("message", to=f"row_{role - 1}", claims="all", detail=note))
         lines += [_delegate(env, role, rows, brief), *read]
     return Crew(env, _tuples([*lines, env.harness.turn("stop")]), habits=_habits(env, check, look, tune, note))
 
