@@ -22,6 +22,7 @@ from ddpomdp.state import Board
 VALUES = 8
 PLACES = (16, 32, 64, 128)  # K: a word holds two rows, or a row takes whole words
 SUBJECT = 127
+NOTE = 7  # value of a note's levels: of no claim in a task that has notes
 
 
 def empty_log(num_rows: int, per_row: int, notes: int = 0) -> Log:
@@ -29,7 +30,7 @@ def empty_log(num_rows: int, per_row: int, notes: int = 0) -> Log:
     if per_row not in PLACES or num_rows * per_row % claims.WORD:
         raise ValueError(f"claims per row: got {per_row} with {num_rows} rows, allowed: {PLACES}, together whole words")
     zero = jnp.zeros((per_row, num_rows), jnp.int32)
-    head = zero.at[:notes].set((RECORDED | VERDICT) << 4)
+    head = zero.at[:notes].set(NOTE | (RECORDED | VERDICT) << 4)
     return Log(head=head, fixed=zero.astype(jnp.uint32), count=zero[0] + notes)
 
 

@@ -177,7 +177,8 @@ def hear(
         work = given * params.reading.per_claim[jnp.where(lives.brief == 2, 1, 0)]
         lives = replace(lives, task=rules.further.hear(lives.task, tokens + work, tokens, params.task))
     if hasattr(rules.task, "told"):
-        row = state.queue[jnp.clip(lives.cursor, 0, state.queue.shape[0] - 1)]
+        place = jnp.clip(lives.cursor, 0, state.queue.shape[0] - 1)
+        row = jnp.where(lives.cursor < lives.end, state.queue[place], 0)
         task = rules.further.told(lives.task, state.task, state.log, row, lives.role, received)
         lives = replace(lives, task=task)
     return replace(state, lives=lives, mail=messages.emptied(mail, opened)), heard
