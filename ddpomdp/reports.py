@@ -118,7 +118,7 @@ def open_mail(
     lives = replace(
         lives,
         known=lives.known | mine,
-        fresh=lives.fresh | mine,
+        fresh=lives.fresh | (mine & ~lives.known),
         newest=_push(lives.newest, [jnp.where(is_claim, made, -1)]),  # what one is told now comes in front
         lifted=lives.lifted | opened,
         unread=lives.unread & ~reading.read,

@@ -597,7 +597,7 @@ class DataScience:
                 saved=jnp.where(calls, saved, life.saved),
                 missing=jnp.where(calls, missing, life.missing),
                 mismatch=jnp.where(calls, mismatch, life.mismatch),
-                tunes=jnp.where(ran & training, 0, life.tunes + tuning),
+                tunes=jnp.where(ran & training, 0, life.tunes + (goes & tuning)),
                 unchecked=(life.unchecked | ran | tuned | broke) & ~checking,
                 note=life.note,
                 leak=known_leak,
