@@ -2,8 +2,8 @@
 
 For tasks with `by_value`: every claim is a vote of its own, a row has up to 128 places, any number of entries enters a
 row in a tick, and summaries leave verdicts out instead of garbling claims. A task may have notes: entries that stand
-in the log from the start, one per level of detail, and are told to whom a message of that level goes. A verdict's value is that of the claim it
-speaks of; the place of that claim stands in the low seven bits of the verdict's luck (`subject`).
+in the log from the start, one per level of detail, and are told by messages of that level. A verdict's value is that of
+the claim it speaks of; the place of that claim stands in the low seven bits of the verdict's luck (`subject`).
 
 Axis letters: N slot, P parent place, M row, K claim of a row, V value, W words of a claim set.
 """

@@ -38,7 +38,7 @@ class Coach(Protocol):
     """Scores actions."""
 
     def score(self, actions: Actions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(f32[T, N] in 0 to 10, bool[T, N] which actions are scored) of one episode; `key` draws the coach's own luck."""
+        """(f32[T, N] in 0 to 10, bool[T, N] which actions are scored) of an episode; `key`: its own luck."""
         ...
 
 
@@ -74,9 +74,7 @@ def watch(
 
     start = (state, ts, policy.carry(env))
     (_, last, _), (uid, role, tool, valid, code, tokens, log) = jax.lax.scan(tick, start, None, length=num_ticks)
-    return Actions(
-        uid=uid, role=role, tool=tool, valid=valid, code=code, tokens=tokens, log=log, info=last.info
-    )
+    return Actions(uid=uid, role=role, tool=tool, valid=valid, code=code, tokens=tokens, log=log, info=last.info)
 
 
 def process(score: jax.Array, scored: jax.Array) -> jax.Array:

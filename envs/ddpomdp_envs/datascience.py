@@ -22,7 +22,7 @@ from ddpomdp.claims import RECORDED, VERDICT, Log, NewClaims
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Legal, Tool
 from ddpomdp.luck import Purpose
-from ddpomdp.params import TABLE, lognormal_table
+from ddpomdp.params import lognormal_table
 from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.task import Effort, Worked, Working
 from ddpomdp_envs.math import pass_rates
@@ -116,7 +116,7 @@ MISMATCH, FALSE_BELIEF = 0.18, 0.36
 
 WORDS: Mapping[str, str] = {
     "task": (
-        "Build a pipeline that ends in a valid submission: X_train, y_train, X_test, then a model, then the submission. "
+        "Build a pipeline that ends in a valid submission: X_train, y_train, X_test, then a model, then a submission. "
         "A row is one variant with its own directory; its feature files are looked up in row 0 if it has none. Scripts "
         "crash, and a clean run may leave a file unwritten, sometimes without anybody noticing."
     ),
@@ -168,7 +168,7 @@ class ScienceParams:
     tokens: jax.Array  # int32[5]
     turn_cap: jax.Array  # int32[]       task calls per hand-out
     context_limit: jax.Array  # int32[]
-    planted: jax.Array  # bool[]        X_test is never saved, and believed to be, and nothing is patched; for tests of credit
+    planted: jax.Array  # bool[]        X_test is never saved but believed to be, and nothing is patched
 
 
 @pytree
@@ -220,7 +220,7 @@ def science_params(
 ) -> ScienceParams:
     """The laws of a model preset as arrays."""
     p = MODELS[model]
-    ends = lambda x: np.linspace(*x, RANGE) if isinstance(x, tuple) else np.full(RANGE, x)  # noqa: E731
+    ends = lambda x: np.linspace(x[0], x[1], RANGE) if isinstance(x, tuple) else np.full(RANGE, x)  # noqa: E731
     logit = lambda x: np.log(x) - np.log1p(-x)  # noqa: E731
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     eps = np.minimum(np.asarray(EPS)[:, None] * ends(p.eps), 0.95)
@@ -345,9 +345,7 @@ class DataScience:
 
     def handed(self, life: Hand, handed: jax.Array, understood: jax.Array) -> Hand:
         """New turns; scripts, context and beliefs stay."""
-        return replace(
-            life, calls=jnp.where(handed, 0, life.calls), pinned=jnp.where(handed, -1, life.pinned)
-        )
+        return replace(life, calls=jnp.where(handed, 0, life.calls), pinned=jnp.where(handed, -1, life.pinned))
 
     def takes_claims(self, role: jax.Array) -> jax.Array:
         """`hand_over` says what."""
@@ -357,9 +355,7 @@ class DataScience:
         """Notes that are read fill the context."""
         return replace(life, context=life.context + tokens.astype(jnp.int32))
 
-    def told(
-        self, life: Hand, facts: Disk, log: Log, row: jax.Array, role: jax.Array, received: jax.Array
-    ) -> Hand:
+    def told(self, life: Hand, facts: Disk, log: Log, row: jax.Array, role: jax.Array, received: jax.Array) -> Hand:
         """Beliefs after claims on the own row or row 0: own files said to be missing, others said to be there."""
         row = _row_of(facts, life, role, row)
         places = [_row_words(received, at, self.per_row) for at in (jnp.zeros_like(row), row)]
@@ -406,7 +402,7 @@ class DataScience:
         again: row 0 for an engineer, the picked row for others. missing: the same row if files of the role are known
         to be missing there; for a modeler every row without a score. conflicting: row 0 if X_test is known not to fit.
         """
-        saved, missing, mismatch, score, _ = _read(log, known)
+        _, missing, mismatch, score, _ = _read(log, known)
         row = jnp.arange(self.num_rows, dtype=jnp.int32)
         engineer = (role == ENGINEER)[:, None]
         target = row == jnp.where(engineer | (facts.pick < 0), 0, facts.pick)
@@ -650,9 +646,7 @@ class DataScience:
             ),
         )
 
-    def _returned(
-        self, facts: Disk, life: Hand, working: Working, row: jax.Array, params: ScienceParams
-    ) -> jax.Array:
+    def _returned(self, facts: Disk, life: Hand, working: Working, row: jax.Array, params: ScienceParams) -> jax.Array:
         """int32[N]: what a return would be worth in the artefact log."""
         own = jnp.asarray(OWN, jnp.int32)[working.role]
         inputs = jnp.asarray(INPUTS, jnp.int32)[working.role]
@@ -757,7 +751,7 @@ class DataScience:
         return [score, *_bits(payload & EVERY), *_bits(missing)]
 
     def observe_board(self, facts: Disk, log: Log, known: jax.Array, params: ScienceParams) -> list[jax.Array]:
-        """Newest score (-1: none), a leak revealed since the last training, mismatch, and files, by the claims known."""
+        """Newest score (-1: none), a leak revealed since the last training, mismatch, files, by known claims."""
         saved, missing, mismatch, score, leaky = _read(log, known)
         shown = jnp.where(score >= 0, score.astype(jnp.float32) / 100, -1.0)
         return [shown, leaky, mismatch == 2, *_bits(saved), *_bits(missing)]
@@ -931,7 +925,7 @@ def _latest(held: jax.Array, head: jax.Array, payload: jax.Array) -> tuple[jax.A
 
 
 def _read(log: Log, known: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """What claims known to parents uint32[P, W] say of each row: saved, missing, mismatch, newest score, leak [P, M]."""
+    """What claims known to parents uint32[P, W] say of rows: saved, missing, mismatch, newest score, leak [P, M]."""
     held = byvalue.flags_of(known, log)
     head, payload = log.head.T, _payload(log)
     saved, missing, mismatch = _latest(held, head, payload)

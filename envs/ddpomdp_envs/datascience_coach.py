@@ -1,4 +1,4 @@
-"""The coach of DataScience-v0: MAPPA's rubric with its caps by metric, and its rules of blame read from the artefact log.
+"""The coach of DataScience-v0: MAPPA's rubric with its caps by metric, and blame read from the artefact log.
 
 Nothing here favours a type of task: that regression is scored higher than classification follows from the two scales of
 the caps alone. Axis letters: T tick, N slot, E = T N action in the order of time.
@@ -219,7 +219,7 @@ def in_scope(actions: Actions, scope: str) -> jax.Array:
 
 
 def _event_of_life(actions: Actions, log: Lines, mine: jax.Array, tool: int) -> jax.Array:
-    """int32[]: of the last life that acts among bool[T, N]: its last failing call of a tool, or last call, or action."""
+    """int32[]: of the last life that acts among bool[T, N]: its last failing call of a tool, or call, or return."""
     mine = mine & (actions.uid == _uid(actions, _last(mine & (actions.tool >= 0))))
     calls = mine & (actions.tool == tool)
     kinds = (Outcome.CRASH, Outcome.INCOMPLETE, Outcome.FALSE_BELIEF)
@@ -239,7 +239,7 @@ def _uid(actions: Actions, event: jax.Array) -> jax.Array:
 
 
 def _other_last(actions: Actions, scored: jax.Array, culprit: jax.Array, key: jax.Array) -> jax.Array:
-    """int32[]: the last action of a life drawn evenly from those that acted, without the culprit; -1 if there is none."""
+    """int32[]: the last action of a life drawn evenly from those that acted but the culprit; -1: nobody."""
     later = jnp.arange(scored.size).reshape(scored.shape)
     uid = actions.uid.reshape(-1)
     order = jnp.where(scored, later, -1).reshape(-1)

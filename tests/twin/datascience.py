@@ -176,11 +176,12 @@ class DataScience:
         target = m == (0 if role == "engineer" or self.picked is None else self.picked)
         if kind == "again":
             return target
-        _, missing, mismatch = self.latest([e for e in known if e.row == m])
+        _, missing, _ = self.latest([e for e in known if e.row == m])
         if kind == "conflicting":
-            _, _, wrong = self.latest([e for e in known if e.row == 0])
-            return m == 0 and role == "engineer" and any(
-                self.latest([e for e in known if e.row == row])[2] for row in range(self.count)
+            return (
+                m == 0
+                and role == "engineer"
+                and any(self.latest([e for e in known if e.row == row])[2] for row in range(self.count))
             )
         if role == "modeler":
             return self.newest_score(known, m) is None
@@ -281,7 +282,7 @@ class DataScience:
         skill.missing -= OUTPUTS[tool]
         skill.mismatch = skill.mismatch and tool != "write_features"
         skill.unchecked = True
-        skill.last[tool] = skill.last[tool] if skill.last[tool] == PATCHED and out.written.get("valid") is None else CLEAN
+        skill.last[tool] = CLEAN if "valid" in out.written else PATCHED
         out.code, out.tool_reward = "FOUND", 0.01
         if saw:
             skill.last[tool], out.code, out.tool_reward = INCOMPLETE, "EMPTY", 0.0
@@ -400,9 +401,7 @@ class DataScience:
         if scores:
             points = (lambda m: m) if rule == "last" else (lambda m: (scores[m].score, -m))
             self.picked = max(scores, key=points)
-        return [
-            ({self.disk[m].worth}, scores[m]) if m == self.picked else (set(), None) for m in range(len(by_row))
-        ]
+        return [({self.disk[m].worth}, scores[m]) if m == self.picked else (set(), None) for m in range(len(by_row))]
 
     def quality(self, answer):
         return F(sum(sum(values) for values in answer) / 2**16)
