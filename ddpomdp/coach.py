@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ddpomdp.env import Env
+from ddpomdp.harness import FIRST_TASK_TOOL, RETURN
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree
@@ -65,10 +66,12 @@ def watch(
         events = next_ts.events
         acts = (events.uid >= 0) & ~idle
         tokens = jnp.sum(events.cost_tokens, axis=-1)
+        tool = events.tokens[:, 0]
+        logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
         log = keeps(state.lives.task) if keeps else jnp.zeros_like(events.uid)
         row = (
-            *(jnp.where(acts, events.uid, -1), events.role, jnp.where(acts, events.tokens[:, 0], -1)),
-            *(events.valid, events.result_code, tokens, jnp.where(acts, log, 0)),
+            *(jnp.where(acts, events.uid, -1), events.role, jnp.where(acts, tool, -1)),
+            *(events.valid, events.result_code, tokens, jnp.where(logged, log, 0)),
         )
         return (state, next_ts, renewed(env, policy, memory, ts, next_ts)), row
 

@@ -21,6 +21,7 @@ from ddpomdp.coach import Actions, process, reward, watch
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN
 from ddpomdp.pytree import replace
 from ddpomdp.task import Working
+from ddpomdp.testing import check_env
 from ddpomdp.timestep import CHANNELS
 from ddpomdp_envs import datascience_suites, tune_datascience
 from ddpomdp_envs.datascience import (
@@ -542,3 +543,10 @@ def test_the_analysis_compares_with_the_published_numbers():
 
 def test_models_have_what_the_card_says():
     assert MODELS["gpt-4"].tunes == 2 and MODELS["qwen3-4b"].tunes == 1 and FIRST_TASK_TOOL == WRITE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["swarm", "single"])
+def test_the_conformance_suite_passes(topology):
+    results = check_env(make_env(preset="tiny", topology=topology))
+    assert sum(result.status == "pass" for result in results) > 35

@@ -206,7 +206,7 @@ class Hand:
     leak: jax.Array  # bool[N]    a check has revealed a leak
     pinned: jax.Array  # int32[N]   row of an analyst since its first call, -1 none
     last: jax.Array  # int32[N]   four bits per tool: what came of it, as the caller knows
-    outcome: jax.Array  # int32[N]   of the last turn, for the artefact log: see `entry`
+    outcome: jax.Array  # int32[N]   of the last task call or return, for the artefact log: see `entry`
 
 
 def science_params(
@@ -599,7 +599,11 @@ class DataScience:
                 leak=known_leak,
                 pinned=jnp.where(calls & (role == ANALYST), row, life.pinned),
                 last=jnp.where(calls, last, life.last),
-                outcome=entry(outcome, jnp.where(calls, tool, 0), row, truth, wrote),
+                outcome=jnp.where(
+                    calls | (tool == RETURN),
+                    entry(outcome, jnp.where(calls, tool, 0), row, truth, wrote),
+                    life.outcome,
+                ),
             ),
             claims=NewClaims(
                 made=told,
@@ -692,7 +696,7 @@ class DataScience:
         return jnp.max(jnp.where(scored, facts.worth, 0)).astype(jnp.float32) * jnp.float32(2.0**-16)
 
     def artefacts(self, life: Hand) -> jax.Array:
-        """int32[N]: the artefact log's line on each life's last turn, for a coach."""
+        """int32[N]: the artefact log's line on each life's last task call or return, for a coach."""
         return life.outcome
 
     def info(self, facts: Disk, answer: jax.Array) -> dict[str, jax.Array]:
