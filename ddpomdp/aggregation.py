@@ -65,7 +65,7 @@ def read(rules: Rules, state: State, call: Call, compare: Comparisons, params: P
     offers = once(claims.told, lives.known, lives.fresh, lives.offer[:, 0], lives.offer[:, 1], masks, compare)
     heard = claims.union(jnp.where(read[:, :, None], offers[None], jnp.uint32(0)), axis=1)
     reading = params.reading
-    weight = reading.per_message + lives.offered.astype(jnp.float32) * reading.per_claim[lives.offer[:, 1]]
+    weight = reading.load(lives.offered, lives.offer[:, 1])
     load = at(lives.load) + jnp.sum(jnp.where(read, weight[None, :], 0.0), axis=-1)
     known = at(lives.known)
     kept = heard & ~known & once(partial(survivors, rules), state, load, params)
@@ -106,8 +106,7 @@ def settle(
     Returns each slot's marginal gain in quality f32[N].
     """
     entered = jnp.any(worked.made)
-    masks = byvalue.masks if rules.by_value else claims.masks
-    state = replace(state, masks=where_needed(entered, masks, state.masks, state.log))
+    state = replace(state, masks=where_needed(entered, rules.masks, state.masks, state.log))
     # A board speaks of what its parent knows, and entries of the log never change.
     known, knew = (rows(s.lives.known, s.place_slot) for s in (state, before))
     learns = jnp.any(known != knew) | jnp.any(state.place_slot != before.place_slot)
@@ -147,6 +146,9 @@ def decide(
         left = jnp.stack(claims.newest(known & state.masks.claim, lives.newest.shape[1]), axis=-1)
         lives = replace(lives, known=known, newest=jnp.where(drops[:, None], left, lives.newest))
         votes = once(claims.votes, log, facts, rows(known, holder))
+    if hasattr(rules.task, "decided"):
+        decided = once(rules.further.decided, state.task, answer)
+        state = replace(state, task=decided)
     return replace(
         state,
         lives=lives,

@@ -1,8 +1,9 @@
 """Logs whose rows hold many claims: votes are counted by value, not by pairs of entries.
 
 For tasks with `by_value`: every claim is a vote of its own, a row has up to 128 places, any number of entries enters a
-row in a tick, and summaries leave verdicts out instead of garbling claims. A verdict's value is that of the claim it
-speaks of; the place of that claim stands in the low seven bits of the verdict's luck (`subject`).
+row in a tick, and summaries leave verdicts out instead of garbling claims. A task may have notes: entries that stand
+in the log from the start, one per level of detail, and are told by messages of that level. A verdict's value is that of
+the claim it speaks of; the place of that claim stands in the low seven bits of the verdict's luck (`subject`).
 
 Axis letters: N slot, P parent place, M row, K claim of a row, V value, W words of a claim set.
 """
@@ -21,14 +22,16 @@ from ddpomdp.state import Board
 VALUES = 8
 PLACES = (16, 32, 64, 128)  # K: a word holds two rows, or a row takes whole words
 SUBJECT = 127
+NOTE = 7  # value of a note's levels: of no claim in a task that has notes
 
 
-def empty_log(num_rows: int, per_row: int) -> Log:
-    """A log without entries; `per_row` is one of `PLACES`."""
+def empty_log(num_rows: int, per_row: int, notes: int = 0) -> Log:
+    """A log without entries but the levels of a task's notes; `per_row` is one of `PLACES`."""
     if per_row not in PLACES or num_rows * per_row % claims.WORD:
         raise ValueError(f"claims per row: got {per_row} with {num_rows} rows, allowed: {PLACES}, together whole words")
     zero = jnp.zeros((per_row, num_rows), jnp.int32)
-    return Log(head=zero, fixed=zero.astype(jnp.uint32), count=zero[0])
+    head = zero.at[:notes].set(NOTE | (RECORDED | VERDICT) << 4)
+    return Log(head=head, fixed=zero.astype(jnp.uint32), count=zero[0] + notes)
 
 
 def flags_of(words: jax.Array, log: Log) -> jax.Array:
@@ -103,17 +106,28 @@ class ValueMasks:
     tainted: jax.Array  # uint32[W]
     untrusted: jax.Array  # uint32[W]
 
+    notes: tuple[jax.Array, ...] = ()  # uint32[W] each: a note's levels, from the shortest
+
     def summarised(self, sent: jax.Array) -> jax.Array:
-        """A summary tells claims, not the verdicts on them."""
+        """A summary tells claims, not the verdicts on them, and no note."""
         return sent & self.claim
 
+    def noted(self, sent: jax.Array, detail: jax.Array) -> jax.Array:
+        """Notes are told up to the level `detail` int32[N]; the rest in full."""
+        for level, note in enumerate(self.notes, start=1):
+            sent = jnp.where((detail < level)[..., None], sent & ~note, sent)
+        return sent
 
-def masks(log: Log) -> ValueMasks:
-    """The masks of a log."""
+
+def masks(log: Log, notes: int = 0) -> ValueMasks:
+    """The masks of a log whose first places of each row are the levels of a note."""
+    place = jnp.arange(log.per_row)
+    rows = jnp.ones((log.count.shape[0], 1), bool)
     return ValueMasks(
         claim=words_of(flag(log, RECORDED) & ~flag(log, VERDICT)),
         tainted=words_of(flag(log, TAINTED)),
         untrusted=words_of(flag(log, UNTRUSTED)),
+        notes=tuple(words_of(rows & (place == level)) for level in range(notes)),
     )
 
 

@@ -361,7 +361,13 @@ def told(
 ) -> jax.Array:
     """Claims chosen by `which` int32[N] as they are told at `detail` int32[N] of `DETAILS`."""
     chosen = select(known, fresh, which, m, compare)
-    return jnp.where((detail == DETAILS.index("summary"))[..., None], summarised(chosen, m), chosen)
+    return at_detail(chosen, detail, m)
+
+
+def at_detail(chosen: jax.Array, detail: jax.Array, m: "Masks | ValueMasks") -> jax.Array:
+    """What of chosen entries uint32[N, W] is told at `detail` int32[N]."""
+    summary = (detail == DETAILS.index("summary"))[..., None]
+    return jnp.where(summary, summarised(chosen, m), chosen if isinstance(m, Masks) else m.noted(chosen, detail))
 
 
 def summarised(sent: jax.Array, m: "Masks | ValueMasks") -> jax.Array:

@@ -70,6 +70,8 @@ def bill(
     )
     orchestration = orchestration + jnp.where(tool == DESPAWN, charges.despawn_tokens, 0)
     message = jnp.where(sends, charges.send_tokens + sent_count * charges.claim_tokens[detail], 0)
+    if charges.detail_tokens is not None:
+        message = message + jnp.where(sends, charges.detail_tokens[detail], 0)
     work_tokens, work_steps, outside = rules.task.cost(tool, params.task)
     work = jnp.where(outside, 0, work_tokens)
     outside_tokens = jnp.where(outside, work_tokens, 0)
@@ -81,6 +83,8 @@ def bill(
     total = work_tokens + orchestration + message
     calls = call.acts & (tool != WAIT)
     latency = jnp.where(calls, clocks.latency_ms(params.service, words, total, outside), 0)
+    if worked.effort is not None and worked.effort.tool_ms is not None:
+        latency = latency + jnp.where(calls, worked.effort.tool_ms, 0)
     steps = work_steps + jnp.where(is_hand, hands * charges.child_steps, 0)
     steps = steps + jnp.where(plans, charges.plan_steps, 0) + jnp.where(aggregates, charges.aggregate_steps, 0)
     return Bill(

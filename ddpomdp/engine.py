@@ -101,7 +101,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
     )
     facts = task.init(key, luck, params.task)
     answer = jnp.zeros(m, jnp.int32)
-    log = (byvalue if rules.by_value else claims).empty_log(m, task.per_row)
+    log = rules.empty_log()
     none = jnp.zeros((p, m), jnp.int32)
     board = Board(none, none - 1, none, none, none, none, none, [])
     if rules.by_value:
@@ -112,7 +112,7 @@ def reset(rules: Rules, key: jax.Array, luck: jax.Array, params: Params) -> Stat
         lives=lives,
         mail=mail,
         log=log,
-        masks=(byvalue if rules.by_value else claims).masks(log),
+        masks=rules.masks(log),
         board=board,
         roster_slot=jnp.full((p, config.roster), -1, jnp.int32),
         legal=Legal(tools=zeros, whom=zeros, bounds=jnp.zeros((n, len(BOUNDS)), jnp.int32)),
@@ -323,7 +323,8 @@ def work(
         last_code=jnp.where(acts, shown, state.lives.last_code),
         last_value=jnp.where(acts, jnp.where(refused, -1, worked.value), state.lives.last_value),
     )
-    return replace(state, lives=lives, log=log), place, refused
+    facts = state.task if worked.facts is None else worked.facts
+    return replace(state, lives=lives, log=log, task=facts), place, refused
 
 
 def end(rules: Rules, state: State, call: Call, bill: Bill) -> State:

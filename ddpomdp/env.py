@@ -3,7 +3,7 @@
 Functions are pure and of one episode: batch with `jax.vmap`, or with `ddpomdp.wrappers`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -149,7 +149,7 @@ class Env:
         params = self.params if params is None else params
         turns = self._checked(turns)
         if self.rules.config.frozen_roles:
-            turns = self._frozen(state, turns)
+            turns = self._frozen(state, turns, params)
         state_next, tick = engine_.step(self.rules, luck, state, turns, params)
         return state_next, self._timestep(state_next, turns, tick, params)
 
@@ -170,7 +170,7 @@ class Env:
 
     def worker_turns(self, ts: TimeStep) -> jax.Array:
         """int32[N, 1+A]: the task's stateless worker rule for every slot."""
-        return self.rules.task.worker_turn(self.harness, ts.legal)
+        return self._rule(ts.legal, lambda: ts.observation)
 
     # Inside ------------------------------------------------------------------------------------------------------
 
@@ -187,8 +187,18 @@ class Env:
             raise ValueError(f"turns: values {turns.min()} to {turns.max()} do not fit int32")
         return jnp.asarray(turns).astype(jnp.int32)
 
-    def _frozen(self, state: State, turns: jax.Array) -> jax.Array:
-        rule = self.rules.task.worker_turn(self.harness, state.legal)
+    def worker_rule(self, state: State, params: Params | None = None) -> jax.Array:
+        """int32[N, 1+A]: the task's stateless worker rule at a state."""
+        return self._rule(state.legal, lambda: self.observe(state, params))
+
+    def _rule(self, legal: Legal, see: Callable[[], Observation]) -> jax.Array:
+        task = self.rules.further
+        if not hasattr(task, "worker_sees"):
+            return task.worker_turn(self.harness, legal)
+        return task.worker_sees(self.harness, legal, see().self[:, -len(task.self_features) :])
+
+    def _frozen(self, state: State, turns: jax.Array, params: Params) -> jax.Array:
+        rule = self.worker_rule(state, params)
         frozen = jnp.zeros(turns.shape[0], bool)
         for role in self.rules.config.frozen_roles:
             frozen = frozen | (state.lives.role == role)

@@ -351,6 +351,7 @@ def core_tools(
     roster: int,
     crew: bool = False,
     spawn_briefs: Sequence[str] = BRIEFS,
+    details: Sequence[str] = DETAILS,
 ) -> tuple[Tool, ...]:
     """The eight tools of every task, with the values a preset offers.
 
@@ -384,9 +385,9 @@ def core_tools(
             "message",
             Argument("to", (*GROUPS, *rows), bits=True),
             Argument("claims", CLAIMS),
-            Argument("detail", DETAILS),
+            Argument("detail", tuple(details)),
         ),
-        tool("return", Argument("claims", CLAIMS), Argument("detail", DETAILS)),
+        tool("return", Argument("claims", CLAIMS), Argument("detail", tuple(details))),
         tool("aggregate", Argument("rule", tuple(rules))),
         tool("despawn", Argument("who", rows if usable else (), "child_rows")),
         tool("stop"),

@@ -60,6 +60,7 @@ class Charges:
     aggregate_tokens: jax.Array  # int32[]
     row_tokens: jax.Array  # int32[]     aggregate, per row with a known claim
     aggregate_steps: jax.Array  # int32[]
+    detail_tokens: Any = None  # int32[D]    message, return: more, by detail; None: nothing
 
 
 @pytree
@@ -69,6 +70,12 @@ class Reading:
     per_message: jax.Array  # f32[]       load per return or message read
     per_claim: jax.Array  # f32[2]      load per claim, by detail
     capacity: jax.Array  # f32[]       a claim survives if its luck < min(1, capacity / load)
+    per_detail: Any = None  # f32[D]      load per return or message beside, by detail; None: nothing
+
+    def load(self, count: jax.Array, detail: jax.Array) -> jax.Array:
+        """f32[N]: what messages of int32[N] claims at int32[N] levels of detail weigh."""
+        load = self.per_message + count.astype(jnp.float32) * self.per_claim[detail]
+        return load if self.per_detail is None else load + self.per_detail[detail]
 
 
 @pytree

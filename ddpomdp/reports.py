@@ -10,7 +10,7 @@ from ddpomdp.aggregation import Read, survivors
 from ddpomdp.claims import Comparisons
 from ddpomdp.costs import Bill
 from ddpomdp.enums import Group
-from ddpomdp.harness import DETAILS, GROUPS, MESSAGE, RETURN
+from ddpomdp.harness import GROUPS, MESSAGE, RETURN
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
 from ddpomdp.population import rosters
@@ -32,8 +32,7 @@ def payload(rules: Rules, state: State, call: Call, compare: Comparisons) -> tup
     detail = rules.arg(call, MESSAGE, "detail")
     if rules.by_value:  # a summary leaves verdicts out, so that it may tell less than was chosen
         detail = jnp.where(messages, detail, rules.arg(call, RETURN, "detail"))
-    summary = detail == DETAILS.index("summary")
-    told = jnp.where(summary[:, None], claims.summarised(chosen, state.masks), chosen)
+    told = claims.at_detail(chosen, detail, state.masks)
     return chosen, told, claims.size(told if rules.by_value else chosen)
 
 
@@ -82,7 +81,7 @@ def send(
         group=jnp.where(is_message & (to < len(GROUPS)), to + 1, Group.NONE),
         row=jnp.where(is_message & (to >= len(GROUPS)), to - len(GROUPS), -1),
         sent=sent,
-        load=reading.per_message + sent_count.astype(jnp.float32) * reading.per_claim[detail],
+        load=reading.load(sent_count, detail),
         end_ms=state.lives.clock_ms,
         steps=state.lives.steps,
         peers=rules.topology.peers,
@@ -113,11 +112,13 @@ def open_mail(
     opened = messages.arrived(state.mail, lives) & ~over
     letters = jnp.where(opened, state.mail.count, 0)
     mine = claims.bit_of(made, lives.known.shape[-1])
+    if worked.learns is not None:
+        mine = mine | worked.learns
     is_claim = (worked.claims.flags & claims.VERDICT) == 0
     lives = replace(
         lives,
         known=lives.known | mine,
-        fresh=lives.fresh | mine,
+        fresh=lives.fresh | (mine & ~lives.known),
         newest=_push(lives.newest, [jnp.where(is_claim, made, -1)]),  # what one is told now comes in front
         lifted=lives.lifted | opened,
         unread=lives.unread & ~reading.read,
@@ -175,6 +176,11 @@ def hear(
         given = claims.size(taken & state.masks.claim).astype(jnp.float32)
         work = given * params.reading.per_claim[jnp.where(lives.brief == 2, 1, 0)]
         lives = replace(lives, task=rules.further.hear(lives.task, tokens + work, tokens, params.task))
+    if hasattr(rules.task, "told"):
+        place = jnp.clip(lives.cursor, 0, state.queue.shape[0] - 1)
+        row = jnp.where(lives.cursor < lives.end, state.queue[place], 0)
+        task = rules.further.told(lives.task, state.task, state.log, row, lives.role, received)
+        lives = replace(lives, task=task)
     return replace(state, lives=lives, mail=messages.emptied(mail, opened)), heard
 
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddpomdp import byvalue, claims
+from ddpomdp.claims import Log
 from ddpomdp.harness import Harness
 from ddpomdp.pytree import rows
 from ddpomdp.task import Task
@@ -58,6 +60,20 @@ class Rules:
     def by_value(self) -> bool:
         """Whether the log is of `ddpomdp.byvalue`."""
         return getattr(self.task, "by_value", False)
+
+    def empty_log(self) -> Log:
+        """The log before the first turn."""
+        rows, places = self.task.num_rows, self.task.per_row
+        return byvalue.empty_log(rows, places, self.notes) if self.by_value else claims.empty_log(rows, places)
+
+    def masks(self, log: Log) -> Any:
+        """The masks of a log."""
+        return byvalue.masks(log, self.notes) if self.by_value else claims.masks(log)
+
+    @property
+    def notes(self) -> int:
+        """Levels of a task's notes."""
+        return getattr(self.task, "notes", 0)
 
     @property
     def hands_over(self) -> bool:

@@ -41,6 +41,8 @@ class Worked:
     value: jax.Array  # int32[N]    result shown to the caller, -1 none
     useful: jax.Array  # f32[N]      channel `tool`: +1 useful, -1 own fault or repeat, 0 neither
     effort: "Effort | None" = None  # where what a call costs depends on what came of it
+    facts: Any = None  # the task's hidden facts afterwards, where calls change them
+    learns: Any = None  # uint32[N,W]  notes that the callers know from now on
 
 
 @pytree
@@ -50,6 +52,7 @@ class Effort:
     tokens: jax.Array  # int32[N]    written by the caller
     tool_tokens: jax.Array  # int32[N]    of the tool
     outside: jax.Array  # bool[N]     takes the time of an outside tool
+    tool_ms: Any = None  # int32[N]    time beside, of a tool of the task's own
 
 
 class Task(Protocol):
@@ -71,6 +74,13 @@ class Task(Protocol):
         `handed` out.
       hand_over(log, masks, parent uint32[N, W], rows bool[N, M], uid, role, level): uint32[N, W] entries that each
         child is given with the rows of its window.
+      notes: how many of a row's first places in the log are levels of a note (by_value only): a message tells those
+        up to its detail; `Worked.learns` says who knows them first.
+      told(life, facts, log, row int32[N], role, received uint32[N, W]): fields per life after entries became known by
+        mail, reading or a hand-over.
+      decided(facts, answer): hidden facts after the root has chosen an answer.
+      worker_sees(harness, legal, own f32[N, F]): in place of `worker_turn`, a rule that heeds the task's own features
+        (`self_features`).
     """
 
     name: str

@@ -192,7 +192,7 @@ class Decisions:
         """One tick: in the first the root says `turn`, in the others it waits."""
         env, before = self.env, step.state
         is_first = step.ticks == 0
-        rule = env.rules.task.worker_turn(env.harness, before.legal)
+        rule = env.worker_rule(before)
         turns = rule.at[0].set(jnp.where(is_first, turn, 0))  # the root has slot 0 for life
         state, ts = env.step(luck, before, turns)
         return Step(

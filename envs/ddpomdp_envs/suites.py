@@ -14,7 +14,7 @@ from ddpomdp.bench import Cell, Output, Picture, Section, Suite, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
-from ddpomdp_envs import math_suites
+from ddpomdp_envs import datascience_suites, math_suites
 
 ENV = "Search-v0"
 MODELS = ("strong", "weak")
@@ -115,6 +115,11 @@ def interval(summary: Mapping[str, Any], scale: float = 1.0, digits: int = 3) ->
 
 # calibration -------------------------------------------------------------------------------------------------------
 
+# Tasks with tables of their own: what they are called in the results, and where their cells come from.
+OTHERS: dict[str, tuple[str, Any]] = {
+    math_suites.ENV: ("math", math_suites),
+    datascience_suites.ENV: ("data_science", datascience_suites),
+}
 BAND_PP = 5.0  # largest error that counts as agreement
 
 
@@ -140,7 +145,7 @@ PUBLISHED = (
 
 def calibration_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """The setting of each published number under each seed, task by task."""
-    tasks = {ENV: search_cells, math_suites.ENV: math_suites.cells}
+    tasks = {ENV: search_cells, **{name: other.cells for name, (_, other) in OTHERS.items()}}
     for name in options["envs"]:
         choose("envs", name, tasks)
         yield from tasks[name](options)
@@ -155,7 +160,10 @@ def search_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
 
 def calibration_analysis(rows: list[Row]) -> dict[str, Any]:
     """Ours beside the published number, the error in percentage points, and whether it is inside the band."""
-    of_math = [row for row in rows if row["env"] == math_suites.ENV]
+    further = {}
+    for name, (short, other) in OTHERS.items():
+        if own := [row for row in rows if row["env"] == name]:
+            further[short] = other.analysis(own)
     rows = [row for row in rows if row["env"] == ENV]
     lines = []
     for number in PUBLISHED:
@@ -163,8 +171,7 @@ def calibration_analysis(rows: list[Row]) -> dict[str, Any]:
         error = None if ours["mean"] is None else 100 * (ours["mean"] - number.value)
         within = error is not None and abs(error) <= BAND_PP
         lines.append({**asdict(number), "ours": ours, "error_pp": error, "within": within})
-    search = {"band_pp": BAND_PP, "numbers": lines}
-    return search | ({"math": math_suites.analysis(of_math)} if of_math else {})
+    return {"band_pp": BAND_PP, "numbers": lines} | further
 
 
 def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
@@ -172,8 +179,9 @@ def calibration_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[S
     analysis = results["analysis"]
     if any(line["ours"]["mean"] is not None for line in analysis["numbers"]):
         yield search_section(analysis)
-    if "math" in analysis:
-        yield from math_suites.sections(analysis["math"])
+    for short, other in OTHERS.values():
+        if short in analysis:
+            yield from other.sections(analysis[short])
 
 
 def search_section(analysis: Mapping[str, Any]) -> Section:
@@ -205,7 +213,8 @@ def search_section(analysis: Mapping[str, Any]) -> Section:
 
 def run_calibration(cell: Cell) -> Output:
     """A cell of any task."""
-    return math_suites.run(cell) if cell.settings["env"] == math_suites.ENV else run_policy(cell)
+    _, other = OTHERS.get(cell.settings["env"], (None, None))
+    return other.run(cell) if other else run_policy(cell)
 
 
 def calibration() -> Suite:
@@ -215,7 +224,7 @@ def calibration() -> Suite:
         description="Published results that the simulated teams should reproduce under scripted policies.",
         cells=calibration_cells,
         run=run_calibration,
-        options={"envs": [ENV, math_suites.ENV], "seeds": list(range(10)), "episodes": 200},
+        options={"envs": [ENV, *OTHERS], "seeds": list(range(10)), "episodes": 200},
         group_by=("env", "preset", "model", "policy"),
         analyse=calibration_analysis,
         sections=calibration_sections,

@@ -24,7 +24,7 @@ def bits(*tools: int) -> int:
 
 
 # What leads and others prefer, by mode of an episode; the rest is uniform over what is legal.
-WORK = bits(FIRST_TASK_TOOL, FIRST_TASK_TOOL + 1, FIRST_TASK_TOOL + 2)
+WORK = bits(*(FIRST_TASK_TOOL + i for i in range(5)))  # as many as any task has
 LEADS = (0, bits(AGGREGATE, DELEGATE, SPAWN), bits(AGGREGATE) | WORK, bits(WAIT, MESSAGE, AGGREGATE))
 LEADS = (*LEADS, bits(AGGREGATE, DESPAWN, SPAWN, WAIT))
 OTHERS = (0, WORK, WORK, bits(MESSAGE, FIRST_TASK_TOOL), bits(RETURN) | WORK)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from twin import luck
+from twin.datascience import DataScience
 from twin.math import Math
 from twin.search import LEAD, Search
 
-TASKS: dict[str, Any] = {"Search-v0": Search, "Math-v0": Math}
+TASKS: dict[str, Any] = {"Search-v0": Search, "Math-v0": Math, "DataScience-v0": DataScience}
 
 F = np.float32
 ZERO = F(0)
@@ -49,6 +50,7 @@ class Mail:
     count: int = 0  # of entries paid for, a claim and its garbled form counted apart
     letters: int = 0
     tokens: np.float32 = ZERO  # read
+    extra: np.float32 = ZERO  # load of its level of detail
 
 
 @dataclass
@@ -167,10 +169,13 @@ class Twin:
         self.spec = env.spec
         self.luck_key = luck_key
         self.task = TASKS[env.id](env, key, luck_key)
-        self.by_value = env.id == "Math-v0"  # the rules of ddpomdp.byvalue
+        self.by_value = env.id != "Search-v0"  # the rules of ddpomdp.byvalue
         self.num_rows = self.options["num_subtasks"]
         self.log = [[] for _ in range(self.num_rows)]
         self.numbers = 0
+        if hasattr(self.task, "notes"):  # they stand in the log from the start
+            for note in self.task.notes:
+                self.record(note)
         self.queue = self.task.passes * self.num_rows
         self.answer = [set() for _ in range(self.num_rows)]
         rows = list(range(self.num_rows)) * self.task.passes
@@ -246,6 +251,7 @@ class Twin:
         self.handed_now = {}  # by uid: entries taken over with work in this tick
         self.read_work = {}  # by uid: tokens of claims taken over
         self.read_now = {}  # by uid: tokens of returns read
+        self.heard = {}  # by uid: entries newly known by mail, reading or with work
         self.check(turns)
         self.grant()
         self.bill()
@@ -310,11 +316,11 @@ class Twin:
             "spawn": {
                 "role": self.options_spawnable()[:1],
                 "count": self.options["counts"],
-                "chunk": self.options["chunks"],
+                "chunk": self.options.get("chunks", (1,)),
                 "brief": ("short",),
             },
             "delegate": {
-                "chunk": self.options.get("delegate_chunks", ("even",)),
+                "chunk": self.options.get("delegate_chunks", getattr(self.task, "chunks", ("even",))),
                 "brief": self.options.get("delegate_briefs", ("short",)),
             },
             "solve": {"effort": ("high",)},
@@ -465,6 +471,8 @@ class Twin:
             elif r.tool in ("message", "return"):
                 self.choose(life, r)
                 r.cost[MESSAGE] = int(c["send_tokens"]) + r.paid * int(c["claim_tokens"][r.full])
+                if c["detail_tokens"].shape:
+                    r.cost[MESSAGE] += int(c["detail_tokens"][r.full])
             elif r.tool == "aggregate":
                 if life.place is None:
                     rows, r.code = 0, "REFUSED"
@@ -485,6 +493,7 @@ class Twin:
                 life.steps += 1000
             if r.tool != "wait":
                 r.latency = self.latency(life, sum(r.cost), outside)
+                r.latency += out.tool_ms if r.tool in self.task.tools else 0
             life.spent += sum(r.cost)
             for purpose in range(4):
                 self.tokens[purpose] += r.cost[purpose]
@@ -509,7 +518,8 @@ class Twin:
 
     def choose(self, life, r):
         """Entries a message or return shares, as the receiver gets them."""
-        which, r.full = r.args["claims"], int(r.args["detail"] == "full")
+        details = next(a.values for a in self.tools[self.names.index(r.tool)].arguments if a.name == "detail")
+        which, r.full = r.args["claims"], details.index(r.args["detail"])
         known = list(life.known)
         if which == "new":
             known = [e for e in known if e not in life.sent]
@@ -524,7 +534,7 @@ class Twin:
         r.chosen = {e if r.full or e.garbled is None else e.garbled for e in known}
         r.sent = r.paid = len(r.originals)
         if self.by_value:  # verdicts are part of full solutions, and no part of summaries
-            r.chosen = {e for e in known if r.full or e.is_claim}
+            r.chosen = {e for e in known if e.is_claim or (r.full >= e.level if e.level else r.full)}
             r.sent, r.paid = len(r.chosen), sum(e.is_claim for e in known)
 
     def best(self, known):
@@ -538,6 +548,10 @@ class Twin:
         return leading
 
     # returns, messages ------------------------------------------------------------------------------------------
+
+    def detail_load(self, detail):
+        extra = self.reading["per_detail"]
+        return F(extra[detail]) if extra.shape else ZERO
 
     def effects(self):
         for life, r in self.doing_tool("return"):
@@ -555,6 +569,7 @@ class Twin:
                 life.steps,
                 life.spent + life.spent_below,
                 r.paid,
+                extra=self.detail_load(r.full),
             )
             life.sent |= r.originals
             self.count["empty_selections"] += not r.sent
@@ -598,6 +613,8 @@ class Twin:
         for life, r in self.doing_tool(*self.task.tools):
             draw = partial(luck.draw, self.luck_key, life.lineage, life.turn)
             self.outcomes[life.uid] = self.task.use(life, r.tool, r.args, self.newest(life), load, draw)
+        if hasattr(self.task, "disk"):  # everyone has read it as it was
+            self.task.write(self.outcomes)
 
     def work(self):
         fresh = []
@@ -606,6 +623,8 @@ class Twin:
             life.cursor += out.takes_row
             r.code, r.value = out.code, out.value
             r.channels["tool"] += F(out.tool_reward)
+            life.learn(out.learns)
+            life.known_before = len(life.known)
             if out.claim or out.verdict:
                 fresh.append((life, r, out))
         used = {}
@@ -708,6 +727,7 @@ class Twin:
         given = self.task.given(parent.known[: parent.known_before], child.role, level, window, child.uid)
         if given:
             self.handed_now[child.uid] = child.learn(given)
+            self.heard.setdefault(child.uid, set()).update(self.handed_now[child.uid])
             self.read_work[child.uid] = sum(e.is_claim for e in given) * int(
                 self.charges["claim_tokens"][int(level == 2)]
             )
@@ -787,6 +807,7 @@ class Twin:
                 steps = max(steps, self.records[sender].life.steps)
                 entries |= r.chosen
                 load += self.reading["per_message"] + F(r.paid) * self.reading["per_claim"][r.full]
+                load += self.detail_load(r.full)
             self.count["mail_late"] += len(others) if late else 0
             self.count["mail_late_ms"] = max(self.count["mail_late_ms"], late)
             receiver.mail = Mail(letters[0][1], arrival, entries, F(load), steps)
@@ -808,6 +829,7 @@ class Twin:
         handed = self.handed_now.get(life.uid, ())
         life.sent -= {e for e in entries if e in handed}
         new = life.learn(entries) + [e for e in entries if e in handed]
+        self.heard.setdefault(life.uid, set()).update(new)
         life.lifted = True
         life.steps = max(life.steps, mail.steps)
         if life.uid in self.records:
@@ -830,6 +852,7 @@ class Twin:
             child.spent_told = child.report.spent
             life.load = F(life.load + self.reading["per_message"])
             life.load = F(life.load + child.report.load * F(child.report.count))
+            life.load = F(life.load + child.report.extra)
             life.steps = max(life.steps, child.report.steps)
             offered |= child.report.entries
             if life.uid == 0:
@@ -851,13 +874,21 @@ class Twin:
             mail, work = self.read_now.get(life.uid, 0), self.read_work.get(life.uid, 0)
             self.task.hear(life.skill, mail + work, mail)
         for life, r in self.doing_tool("aggregate"):
+            self.heard.setdefault(life.uid, set()).update(e for e in r.kept if e not in life.known)
+        for uid, heard in self.heard.items():
+            if hasattr(self.task, "told") and uid in self.lives:
+                self.task.told(self.lives[uid], heard)
+        for life, r in self.doing_tool("aggregate"):
             if life.uid not in self.lives or r.code == "REFUSED":
                 continue
             new = life.learn(r.kept)
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
-            decided = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
+            if hasattr(self.task, "disk"):
+                decided = self.task.pick_row(r.args["rule"], by_row)
+            else:
+                decided = [self.task.decide(r.args["rule"], m, by_row[m]) for m in range(self.num_rows)]
             result = [values for values, _ in decided]
             r.code = "DONE"
             if life.uid == 0:

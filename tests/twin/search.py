@@ -42,6 +42,7 @@ class Entry:
     garbled: "Entry | None" = None  # what a summary sends instead
     on: "Entry | None" = None  # a verdict: the claim it judges
     accepts: bool = False
+    level: int = 0  # of a note: who is told with so much detail is told it
 
     @property
     def maker(self) -> int:
@@ -50,7 +51,7 @@ class Entry:
 
     @property
     def is_claim(self) -> bool:
-        return self.on is None
+        return self.on is None and not self.level
 
     def __hash__(self):
         return hash((self.row, self.k))
@@ -84,6 +85,9 @@ class Outcome:
     tokens: int = 0  # where what a call costs depends on what came of it
     tool_tokens: int = 0
     outside: bool = False
+    tool_ms: int = 0
+    learns: tuple = ()  # notes
+    written: dict = field(default_factory=dict)  # what changes on a shared disk
 
 
 @dataclass

@@ -1,0 +1,91 @@
+"""Coaches: scores of single actions by somebody who reads along (MAPPA, arXiv 2601.23228); channel `process`.
+
+A coach speaks when an episode is over, so its scores are no part of `step`: `watch` plays an episode and keeps what a
+coach may read, `Coach.score` gives 0 to 10 per action, and `process` makes a channel of it. A rubric in code and a
+language model are both coaches; a task's own is in its package.
+
+Axis letters: T tick, N slot.
+"""
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ddpomdp.env import Env
+from ddpomdp.harness import FIRST_TASK_TOOL, RETURN
+from ddpomdp.params import Params
+from ddpomdp.policies import Policy
+from ddpomdp.pytree import pytree
+from ddpomdp.rollouts import renewed
+from ddpomdp.timestep import CHANNELS
+
+
+@pytree
+class Actions:
+    """What a coach reads of an episode."""
+
+    uid: jax.Array  # int32[T,N]   -1: nobody
+    role: jax.Array  # int32[T,N]
+    tool: jax.Array  # int32[T,N]   as called; -1 for forced waits, idle lives and ticks after the end
+    valid: jax.Array  # bool[T,N]    False: an illegal turn
+    code: jax.Array  # int32[T,N]   ResultCode, as its caller was told
+    tokens: jax.Array  # int32[T,N]   written
+    log: jax.Array  # int32[T,N]   the task's artefact log, 0 where it keeps none
+    info: dict[str, jax.Array]  # scalars    TimeStep.info at the end
+
+
+class Coach(Protocol):
+    """Scores actions."""
+
+    def score(self, actions: Actions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(f32[T, N] in 0 to 10, bool[T, N] which actions are scored) of an episode; `key`: its own luck."""
+        ...
+
+
+def watch(
+    env: Env,
+    policy: Policy,
+    params: Any,
+    key: jax.Array,
+    num_ticks: int,
+    luck: jax.Array | None = None,
+    env_params: Params | None = None,
+) -> Actions:
+    """Play the episode that `rollout` plays with the same arguments, and keep what a coach reads."""
+    luck = jax.random.fold_in(key, 1) if luck is None else luck
+    noise = jax.random.fold_in(luck, 2)
+    state, ts = env.reset(key, luck, env_params)
+    keeps = getattr(env.rules.task, "artefacts", None)
+
+    def tick(carry: tuple, _: None) -> tuple[tuple, tuple]:
+        state, ts, memory = carry
+        turns, memory, _ = policy.act(params, noise, memory, ts)
+        idle = state.lives.returned | ts.blocked | ts.last
+        state, next_ts = env.step(luck, state, turns, env_params)
+        events = next_ts.events
+        acts = (events.uid >= 0) & ~idle
+        tokens = jnp.sum(events.cost_tokens, axis=-1)
+        tool = events.tokens[:, 0]
+        logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
+        log = keeps(state.lives.task) if keeps else jnp.zeros_like(events.uid)
+        row = (
+            *(jnp.where(acts, events.uid, -1), events.role, jnp.where(acts, tool, -1)),
+            *(events.valid, events.result_code, tokens, jnp.where(logged, log, 0)),
+        )
+        return (state, next_ts, renewed(env, policy, memory, ts, next_ts)), row
+
+    start = (state, ts, policy.carry(env))
+    (_, last, _), (uid, role, tool, valid, code, tokens, log) = jax.lax.scan(tick, start, None, length=num_ticks)
+    return Actions(uid=uid, role=role, tool=tool, valid=valid, code=code, tokens=tokens, log=log, info=last.info)
+
+
+def process(score: jax.Array, scored: jax.Array) -> jax.Array:
+    """f32[T, N]: the channel `process` of one episode, a tenth of the score of each scored action."""
+    return jnp.where(scored, score / 10, 0.0)
+
+
+def reward(channels: dict[str, jax.Array], score: jax.Array, scored: jax.Array, weights: dict[str, Any]) -> jax.Array:
+    """f32[T, N]: a rollout's reward with the coach's channel in it, by the weights of the environment's params."""
+    with_coach = {**channels, "process": process(score, scored)}
+    return sum((weights[name] * with_coach[name] for name in CHANNELS), start=jnp.zeros_like(score))
