@@ -48,6 +48,20 @@ def test_other_shapes_pass(name):
     assert all(check in maybe or (name == "alone" and check.startswith(TEAM_ONLY)) for check in idle), idle
 
 
+def test_a_crew_is_there_from_the_start():
+    results = check_env(ddpomdp.make("Math-v0", preset="tiny"), only=["lives.root", "lives.uids", "contract.portable"])
+    statuses = {result.name: result.status for result in results}
+    idle = {"lives.uids": "not exercised"}  # nobody is born later
+    assert statuses == {"lives.root": "pass", "contract.portable": "pass"} | idle
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(ddpomdp.list_envs()) - {"Search-v0"}))
+def test_other_tasks_break_no_rule(name):
+    statuses = [result.status for result in check_env(ddpomdp.make(name, preset="tiny"))]
+    assert "fail" not in statuses and statuses.count("pass") > 40
+
+
 @pytest.mark.slow
 def test_a_good_wrapper_passes(good):
     """What the broken ones do besides breaking a rule is harmless."""

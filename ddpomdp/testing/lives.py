@@ -20,13 +20,16 @@ def _slot_of_parent(episode: Episode) -> tuple[np.ndarray, np.ndarray]:
 
 @check("lives.root")
 def root(trial: Trial) -> int:
-    """The life of uid 0 is the root: of the first role, without a parent, alive until the end, one at every tick."""
+    """The life of uid 0 is the root: first role, no parent, alive until the end; a crew at the start is its children."""
     for episode in trial.episodes:
         seen, events = episode.seen, episode.after.events
         is_root = seen.alive & (seen.uid == 0)
         episode.must(is_root.sum(axis=-1) == 1, "one root is alive", uids=seen.uid)
-        alone = seen.alive[0].sum() == 1
-        want(alone, f"episode {episode.index} starts with {seen.alive[0].sum()} lives")
+        crew = seen.alive[0] & ~is_root[0]
+        parents = events.parent_uid[0][crew]
+        want(
+            bool((parents == 0).all()), f"episode {episode.index} starts with children of {parents.tolist()}, not of 0"
+        )
         episode.must(~is_root | (events.role == 0), "the root has the first role", role=events.role)
         episode.must(~is_root | (events.parent_uid == -1), "the root has no parent", parent=events.parent_uid)
     return sum(len(episode.turns) for episode in trial.episodes)
@@ -103,15 +106,17 @@ def freed_slots(trial: Trial) -> int:
 
 @check("lives.uids")
 def uids(trial: Trial) -> int:
-    """Uids count births: a newborn's is larger than any before it, without gaps."""
+    """Uids count lives from the root's 0, the crew's first: a newborn's is larger than any before it, without gaps."""
     for episode in trial.episodes:
-        highest = 0
+        first = sorted(episode.seen.uid[0][episode.seen.alive[0]].tolist())
+        want(first == list(range(len(first))), f"episode {episode.index} starts with uids {first}")
+        highest = first[-1]
         for tick in np.flatnonzero(episode.born.any(axis=-1)):
             got = sorted(episode.after.uid[tick][episode.born[tick]].tolist())
             expected = list(range(highest + 1, highest + 1 + len(got)))
             want(got == expected, f"newborn uids are {got}, not {expected}, in episode {episode.index}, tick {tick}")
             highest += len(got)
-        births = episode.sums(episode.born)
+        births = len(first) - 1 + episode.sums(episode.born)
         episode.must(
             births == episode.after.info["births"], "births", counted=births, info=episode.after.info["births"]
         )

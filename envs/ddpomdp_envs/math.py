@@ -577,7 +577,7 @@ class Math:
         right = _right(facts, answer)
         return {
             "success": jnp.all(right == 1).astype(jnp.float32),
-            "right": jnp.sum(right),
+            "right": jnp.sum(right, dtype=jnp.int32),
             "answered": jnp.sum(answer != 0, dtype=jnp.int32),
         }
 
