@@ -20,16 +20,14 @@ def _slot_of_parent(episode: Episode) -> tuple[np.ndarray, np.ndarray]:
 
 @check("lives.root")
 def root(trial: Trial) -> int:
-    """The life of uid 0 is the root: first role, no parent, alive until the end; a crew at the start is its children."""
+    """The life of uid 0 is the root: first role, no parent, alive until the end; a crew at the start is its own."""
     for episode in trial.episodes:
         seen, events = episode.seen, episode.after.events
         is_root = seen.alive & (seen.uid == 0)
         episode.must(is_root.sum(axis=-1) == 1, "one root is alive", uids=seen.uid)
         crew = seen.alive[0] & ~is_root[0]
         parents = events.parent_uid[0][crew]
-        want(
-            bool((parents == 0).all()), f"episode {episode.index} starts with children of {parents.tolist()}, not of 0"
-        )
+        want(bool((parents == 0).all()), f"episode {episode.index} has a crew of parents {parents.tolist()}, not 0")
         episode.must(~is_root | (events.role == 0), "the root has the first role", role=events.role)
         episode.must(~is_root | (events.parent_uid == -1), "the root has no parent", parent=events.parent_uid)
     return sum(len(episode.turns) for episode in trial.episodes)
