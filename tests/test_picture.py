@@ -378,9 +378,9 @@ def test_lives_that_never_worked_are_left_out_and_counted():
 
 def test_300_lanes_of_4000_ticks_are_drawn_in_time():
     events = dense(4_000, 300)
-    begin = time.perf_counter()
+    begin = time.process_time()
     data = picture.draw(events, title="Every slot acts in every tick", role_names=ROLES)
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
     assert png_size(data)[1] <= 14 * 120
     assert len(data) < 1_000_000
 
