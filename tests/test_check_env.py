@@ -48,6 +48,7 @@ def test_other_shapes_pass(name):
     assert all(check in maybe or (name == "alone" and check.startswith(TEAM_ONLY)) for check in idle), idle
 
 
+@pytest.mark.slow
 def test_a_crew_is_there_from_the_start():
     results = check_env(ddpomdp.make("Math-v0", preset="tiny"), only=["lives.root", "lives.uids", "contract.portable"])
     statuses = {result.name: result.status for result in results}
