@@ -106,16 +106,22 @@ def test_conservative_estimators_agree_along_the_lattice_and_others_print_their_
         shared, process = give(unit, "shared"), give(unit, "process", more=hybrid)
         assert shared.residual == 0 and shared.units.mean() == shared.total > 0
         assert process.residual == pytest.approx(0, abs=1e-6) and process.total > 0.3
-        if unit != Unit.TURN:
-            shapley = give(unit, "shapley")
-            assert shapley.residual == pytest.approx(0, abs=1e-9) and shapley.total == shared.total
     agents, turns = (give(unit, "process", more=hybrid) for unit in (Unit.AGENT, Unit.TURN))
     for life in range(4):  # a life's credit is the sum of its turns'
         mine = turns.units[turns.ids[agents.ids == life]]
         assert agents.units[life] == pytest.approx(mine.sum()) and len(mine) > 2
     parts = [give(unit, "process", more=hybrid).units.sum() for unit in (Unit.MESSAGE, Unit.TOOL_CALL)]
     assert min(parts) > 0 and sum(parts) == pytest.approx(turns.units.sum())  # nothing else was paid
-    for name in ("counterfactual", "removal", "return_to_go"):
+    given = give(Unit.TURN, "return_to_go")
+    assert given.residual == pytest.approx(given.total - given.units.sum()) and abs(given.residual) > 0.1
+
+
+@pytest.mark.slow
+def test_shapley_sums_to_the_return_and_branching_estimators_print_their_residual(give):
+    for unit in (Unit.TEAM, Unit.ROLE, Unit.AGENT):
+        shapley = give(unit, "shapley")
+        assert shapley.residual == pytest.approx(0, abs=1e-9) and shapley.total == give(unit, "shared").total
+    for name in ("counterfactual", "removal"):
         given = give(Unit.TURN, name)
         assert given.residual == pytest.approx(given.total - given.units.sum()) and abs(given.residual) > 0.1
 
