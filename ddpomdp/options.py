@@ -59,6 +59,19 @@ def number(name: str, got: object, low: float, high: float) -> None:
         raise UsageError(f"{name}: got {got!r}, allowed: numbers {low:g} to {high:g}")
 
 
+def truth(name: str, got: object) -> None:
+    """`UsageError` unless `got` is True or False."""
+    if not isinstance(got, bool):
+        raise UsageError(f"{name}: got {got!r}, allowed: True, False")
+
+
+def indices(name: str, got: object, allowed: tuple[str, ...], names: tuple[str, ...]) -> tuple[int, ...]:
+    """Places in `names`, in order, of the list `got` of some of `allowed`; else `UsageError`."""
+    if not isinstance(got, list | tuple) or not all(one in allowed for one in got):
+        raise UsageError(f"{name}: got {got!r}, allowed: a list of {', '.join(allowed)}")
+    return tuple(sorted(names.index(one) for one in set(got)))
+
+
 def resolve(
     env_id: str, defaults: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
 ) -> dict[str, Any]:

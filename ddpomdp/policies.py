@@ -1,6 +1,6 @@
 """Policies: (observation, legal, carry) -> turn. Random, scripted, frozen and learned ones are all this."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,6 +46,11 @@ class Random:
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
         """A uniform legal turn for every slot."""
         return self.env.sample_turns(key, ts), carry, {}
+
+
+def lines_of(turns: Iterable) -> tuple[tuple[int, ...], ...]:
+    """Turns int32[1+A] as the lines of a `Script`."""
+    return tuple(tuple(int(token) for token in turn) for turn in turns)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def root(trial: Trial) -> int:
         episode.must(is_root.sum(axis=-1) == 1, "one root is alive", uids=seen.uid)
         crew = seen.alive[0] & ~is_root[0]
         parents = events.parent_uid[0][crew]
+        allowed = len(trial.spec.roles) - 1 if dict(trial.env.harness.topology).get("crew") else 0
+        want(len(parents) == allowed, f"episode {episode.index} starts with {1 + len(parents)} lives")
         want(bool((parents == 0).all()), f"episode {episode.index} has a crew of parents {parents.tolist()}, not 0")
         episode.must(~is_root | (events.role == 0), "the root has the first role", role=events.role)
         episode.must(~is_root | (events.parent_uid == -1), "the root has no parent", parent=events.parent_uid)

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ddpomdp.enums import StopReason
-from ddpomdp.options import UsageError, choose
+from ddpomdp.options import UsageError, choose, truth
 from ddpomdp.registry import make
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
@@ -35,8 +35,7 @@ WHOSE = "lead_0"  # the root's name, as in the PettingZoo view
 def decisions(env_id: str, actions: str, every_tick: bool, options: dict[str, Any]) -> Decisions:
     """The compiled steps of an environment for the root; ValueError for bad arguments, with what is allowed."""
     choose("actions", actions, KINDS)
-    if not isinstance(every_tick, bool):
-        raise UsageError(f"every_tick: got {every_tick!r}, allowed: True, False")
+    truth("every_tick", every_tick)
     return program(Decisions, make(env_id, **options), actions)
 
 

@@ -34,7 +34,7 @@ from pettingzoo.utils import OrderEnforcingWrapper
 from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
 from ddpomdp.enums import LifeEnd, StopReason
-from ddpomdp.options import UsageError, choose, refusal
+from ddpomdp.options import UsageError, choose, refusal, truth
 from ddpomdp.registry import make
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
@@ -71,8 +71,7 @@ def parallel_env(
     """
     choose("population", population, POPULATIONS)
     choose("actions", actions, KINDS)
-    if not isinstance(linger, bool):
-        raise UsageError(f"linger: got {linger!r}, allowed: True, False")
+    truth("linger", linger)
     if linger and population == "fixed":
         raise UsageError("linger: got True, allowed with population='open' only (slots are listed until the end)")
     ticks = program(Ticks, make(id, **options), actions)

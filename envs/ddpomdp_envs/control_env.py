@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, RETURN, SPAWN, Harness, core_tools
 from ddpomdp.luck import Purpose, draw, unit
-from ddpomdp.options import UsageError, choose, number, resolve, whole
+from ddpomdp.options import UsageError, choose, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
-from ddpomdp.policies import Script
+from ddpomdp.policies import Script, lines_of
 from ddpomdp.rules import Config
 from ddpomdp.topology import topology
 from ddpomdp_envs.control import LAWS, ROLES, WORK, WORKER, Control, ControlParams
@@ -186,8 +186,7 @@ def _check(law: str, options: dict[str, Any]) -> None:
         number(name, options[name], 0.0, high)
     number("success", options["success"], 1e-9, 1.0)
     for name in ("lead_blocks", "strict_order"):
-        if not isinstance(options[name], bool):
-            raise UsageError(f"{name}: got {options[name]!r}, allowed: True, False")
+        truth(name, options[name])
     if list(options["frozen_roles"]) not in ([], ["worker"]):
         raise UsageError(f"frozen_roles: got {options['frozen_roles']!r}, allowed: a list of worker")
     given = options["chances"]
@@ -246,7 +245,7 @@ def team(env: Env, p: float = 0.5, speak: float = 1.0) -> Chooser:
     turn = env.harness.turn
     count = {"count": env.options["agents"]} if env.options["agents"] > 1 else {}
     lines = [turn("spawn", **count), turn("wait", **{"for": "all"}), turn("aggregate"), turn("stop")]
-    return Chooser(env, _tuples(lines), p=p, speak=speak)
+    return Chooser(env, lines_of(lines), p=p, speak=speak)
 
 
 def alone(env: Env, p: float = 0.5, rows: int | None = None) -> Chooser:
@@ -263,15 +262,11 @@ def alone(env: Env, p: float = 0.5, rows: int | None = None) -> Chooser:
     whole("rows", rows, 1, env.spec.num_subtasks)
     turn = env.harness.turn
     calls = env.options["decisions"] + env.options["irrelevant"]
-    return Chooser(env, _tuples([*[turn("work")] * (rows * calls), turn("aggregate"), turn("stop")]), p=p)
+    return Chooser(env, lines_of([*[turn("work")] * (rows * calls), turn("aggregate"), turn("stop")]), p=p)
 
 
 def _needs(env: Env, policy: str, name: str) -> None:
     choose(f"policy {policy!r} with topology", env.options["topology"], (name,))
-
-
-def _tuples(turns: list) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(token) for token in turn) for turn in turns)
 
 
 POLICIES = {"team": team, "alone": alone}

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from ddpomdp.byvalue import PLACES
 from ddpomdp.env import Env
 from ddpomdp.harness import AGGREGATE, BRIEFS, DELEGATE, FIRST_TASK_TOOL, SELECTORS, SPAWN, STOP, Harness, core_tools
-from ddpomdp.options import UsageError, choose, number, resolve, whole
+from ddpomdp.options import UsageError, choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
-from ddpomdp.policies import Script
+from ddpomdp.policies import Script, lines_of
 from ddpomdp.rules import Config
 from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
@@ -129,7 +129,7 @@ def make_env(**given: Any) -> Env:
         max_tokens=options["max_tokens"],
         roster=roster,
         observed_claims=options["observed_claims"],
-        frozen_roles=_frozen(options["frozen_roles"]),
+        frozen_roles=indices("frozen_roles", options["frozen_roles"], ROLES[1:], ROLES),
         lead_blocks=options["lead_blocks"],
         strict_order=options["strict_order"],
     )
@@ -170,8 +170,7 @@ def _check(options: dict[str, Any]) -> None:
     for name, high in (("load", 10.0), ("sigma_h", 10.0), ("price_token", 1e6), ("price_second", 1e6)):
         number(name, options[name], 0.0, high)
     for name in ("lead_blocks", "strict_order", "planted"):
-        if not isinstance(options[name], bool):
-            raise UsageError(f"{name}: got {options[name]!r}, allowed: True, False")
+        truth(name, options[name])
     places, rows = options["claims_per_row"], options["num_subtasks"]
     if places not in PLACES or isinstance(places, bool) or rows * places % 32:
         allowed = [place for place in PLACES if rows * place % 32 == 0]
@@ -222,12 +221,6 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
             planted=options["planted"],
         ),
     )
-
-
-def _frozen(names: Any) -> tuple[int, ...]:
-    if not isinstance(names, list | tuple) or not all(name in ROLES[1:] for name in names):
-        raise UsageError(f"frozen_roles: got {names!r}, allowed: a list of {', '.join(ROLES[1:])}")
-    return tuple(sorted(ROLES.index(name) for name in set(names)))
 
 
 # Scripted policies -------------------------------------------------------------------------------------------------
@@ -314,7 +307,7 @@ def chain(
         if role > 1:
             lines.append(env.harness.turn("message", to=f"row_{role - 1}", claims="all", detail=note))
         lines += [_delegate(env, role, rows, brief), *read]
-    return Crew(env, _tuples([*lines, env.harness.turn("stop")]), habits=_habits(env, check, look, tune, note))
+    return Crew(env, lines_of([*lines, env.harness.turn("stop")]), habits=_habits(env, check, look, tune, note))
 
 
 def single(env: Env, tune: int | None = None, check: bool = False) -> Alone:
@@ -348,8 +341,7 @@ def heuristic(env: Env, model: str | None = None) -> Crew:
 
 def _habits(env: Env, check: bool, look: bool, tune: int | None, note: str) -> Habits:
     for name, value in (("check", check), ("look", look)):
-        if not isinstance(value, bool):
-            raise UsageError(f"{name}: got {value!r}, allowed: True, False")
+        truth(name, value)
     whole("tune", tune, 0, 1_000, none=True)
     tune = MODELS[env.options["model"]].tunes if tune is None else tune
     return Habits(jnp.int32(tune), jnp.bool_(check), jnp.bool_(look), jnp.bool_(False), jnp.int32(DETAILS.index(note)))
@@ -364,10 +356,6 @@ def _delegate(env: Env, role: int, rows: str, brief: str) -> Any:
     """Work for a member of the crew: while all are idle, its roster row is that of its uid."""
     choose("rows", rows, SELECTORS)
     return env.harness.turn("delegate", to=f"row_{role - 1}", rows=rows, brief=brief)
-
-
-def _tuples(turns: list) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(token) for token in turn) for turn in turns)
 
 
 @cache

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from ddpomdp.byvalue import PLACES
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, Harness, core_tools
-from ddpomdp.options import UsageError, choose, number, resolve, whole
+from ddpomdp.options import UsageError, choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
-from ddpomdp.policies import Script
+from ddpomdp.policies import Script, lines_of
 from ddpomdp.rules import Config
 from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
@@ -101,7 +101,7 @@ def make_env(**given: Any) -> Env:
         show=options["length_visible"] and not vote,
         max_solves=VOTE_SOLVES if vote else None,
     )
-    frozen = _frozen(options["frozen_roles"])
+    frozen = indices("frozen_roles", options["frozen_roles"], ROLES[1:], ROLES)
     spawnable = task.spawnable if row.spawn else ()
     roster = CREW if row.crew else options["roster"]
     rules = ("majority",) if vote else RULES
@@ -180,8 +180,7 @@ def _check(options: dict[str, Any]) -> None:
     for name, high in (("fault", 1.0), ("correlation", 1.0), ("price_token", 1e6), ("price_second", 1e6)):
         number(name, options[name], 0.0, high)
     for name in ("lead_blocks", "strict_order", "length_visible"):
-        if not isinstance(options[name], bool):
-            raise UsageError(f"{name}: got {options[name]!r}, allowed: True, False")
+        truth(name, options[name])
     places, problems = options["claims_per_row"], options["num_subtasks"]
     if places not in PLACES or isinstance(places, bool) or problems * places % 32:
         allowed = [place for place in PLACES if problems * place % 32 == 0]
@@ -233,12 +232,6 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
             context_limit=options["context_limit"] if not vote else 10_000_000,
         ),
     )
-
-
-def _frozen(names: Any) -> tuple[int, ...]:
-    if not isinstance(names, list | tuple) or not all(name in ROLES[1:] for name in names):
-        raise UsageError(f"frozen_roles: got {names!r}, allowed: a list of {', '.join(ROLES[1:])}")
-    return tuple(sorted(ROLES.index(name) for name in set(names)))
 
 
 # Scripted policies -------------------------------------------------------------------------------------------------
@@ -308,7 +301,7 @@ def solve_verify(env: Env, k: int = 3, brief: str = "standard") -> Script:
         lines += [_delegate(env, "verifier", "missing", "short"), *read]
         checked.append(len(lines))
         lines += [_delegate(env, "solver", "conflicting", brief), *read]
-    return Loop(env, _tuples([*lines, env.harness.turn("stop")]), checked=tuple(checked))
+    return Loop(env, lines_of([*lines, env.harness.turn("stop")]), checked=tuple(checked))
 
 
 def chain(env: Env, cue: bool = False, rule: str = "verdict", verify: bool = True) -> Script:
@@ -323,8 +316,7 @@ def chain(env: Env, cue: bool = False, rule: str = "verdict", verify: bool = Tru
     _needs(env, "chain", "planner_executor_critic")
     choose("rule", rule, RULES)
     for name, value in (("cue", cue), ("verify", verify)):
-        if not isinstance(value, bool):
-            raise UsageError(f"{name}: got {value!r}, allowed: True, False")
+        truth(name, value)
     read = [_wait(env), _turn(env, "aggregate", rule="last")]
     lines = [_delegate(env, "solver", "next", "short"), *read]
     lines += [_delegate(env, "executor", "missing" if cue else "again", "detailed"), *read]
@@ -363,7 +355,7 @@ def team(
         lines += [_delegate(env, "verifier", "missing", evidence), *read]
         checked.append(len(lines))
         lines += [_delegate(env, "solver", "conflicting", "short"), *read]
-    return Loop(env, _tuples([*lines, env.harness.turn("stop")]), checked=tuple(checked))
+    return Loop(env, lines_of([*lines, env.harness.turn("stop")]), checked=tuple(checked))
 
 
 def heuristic(env: Env, model: str | None = None) -> Script:
@@ -448,12 +440,8 @@ def _parts(env: Env, n: int) -> list[int]:
     return counts
 
 
-def _tuples(turns: list) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(token) for token in turn) for turn in turns)
-
-
 def _script(env: Env, turns: list) -> Script:
-    return Script(env, _tuples(turns))
+    return Script(env, lines_of(turns))
 
 
 @cache

@@ -113,7 +113,7 @@ def run(cell: Cell) -> Output:
 
 def _script(env: Any) -> Any:
     """Samples by the solver, then a verdict on each."""
-    from ddpomdp.policies import Script
+    from ddpomdp.policies import Script, lines_of
 
     turn = env.harness.turn
     read = [turn("wait", **{"for": "all"}), turn("aggregate", rule="majority")]
@@ -121,7 +121,7 @@ def _script(env: Any) -> Any:
     for _ in range(SAMPLES):
         lines += [turn("delegate", to="row_0", rows="next", brief="short"), *read]
     lines += [turn("delegate", to="row_2", rows="again", brief="detailed"), *read, turn("stop")]
-    return Script(env, tuple(tuple(int(token) for token in line) for line in lines))
+    return Script(env, lines_of(lines))
 
 
 def _evidence(env: Any, numbers: Any, keys: Any) -> list[Row]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpomdp.env import Env
 from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, Harness, core_tools
-from ddpomdp.options import choose, number, resolve, whole
+from ddpomdp.options import choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
 from ddpomdp.rules import Config
@@ -94,13 +94,12 @@ def make_env(**given: Any) -> Env:
     for name in ("price_token", "price_second"):
         number(name, options[name], 0.0, 1e6)
     for name in ("lead_blocks", "strict_order"):
-        if not isinstance(options[name], bool):
-            raise ValueError(f"{name}: got {options[name]!r}, allowed: True, False")
+        truth(name, options[name])
     if options["claims_per_row"] not in (1, 2, 4, 8, 16):
         raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16")
     row = topology(options["topology"], Search.roles)
     task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
-    frozen = _frozen(options["frozen_roles"], task.roles)
+    frozen = indices("frozen_roles", options["frozen_roles"], task.roles[1:], task.roles)
     spawnable = (*task.spawnable, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
     counts = _values("counts", options["counts"], numbers=range(1, 4_097))
     chunks = _values("chunks", options["chunks"], numbers=range(1, 8_193), words=(EVEN,))
@@ -196,12 +195,6 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
     )
 
 
-def _frozen(names: Any, roles: tuple[str, ...]) -> tuple[int, ...]:
-    if not isinstance(names, list | tuple) or not all(name in roles[1:] for name in names):
-        raise ValueError(f"frozen_roles: got {names!r}, allowed: a list of {', '.join(roles[1:])}")
-    return tuple(sorted(roles.index(name) for name in set(names)))
-
-
 def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str, ...] = ()) -> tuple:
     ok = lambda v: v in words if isinstance(v, str) else isinstance(v, int) and not isinstance(v, bool) and v in numbers  # noqa: E731
     several = isinstance(values, list | tuple) and values and all(ok(v) for v in values)
@@ -262,8 +255,7 @@ def swarm(
     rounds = (rounds,) if isinstance(rounds, str) else tuple(rounds)
     for selector in rounds:
         choose("rounds", selector, SELECTORS)
-    if not isinstance(spread, bool):
-        raise ValueError(f"spread: got {spread!r}, allowed: True, False")
+    truth("spread", spread)
     if spread and (lead_rows or chunk != EVEN):
         raise ValueError(f"spread: got True with lead_rows {lead_rows}, chunk {chunk!r}; allowed with 0, {EVEN}")
     parts = _parts(env, n, chunk, spread, lead_rows)

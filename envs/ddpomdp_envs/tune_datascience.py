@@ -13,7 +13,7 @@ from typing import Any
 from ddpomdp.harness import BRIEFS
 from ddpomdp_envs import tune as tune_
 from ddpomdp_envs.datascience import DETAILS
-from ddpomdp_envs.datascience_env import chain, make_env
+from ddpomdp_envs.datascience_env import chain
 from ddpomdp_envs.tune import Effort, Point, text_of
 
 __all__ = ["Effort", "environments", "grid", "main", "text_of", "tune"]
@@ -38,7 +38,7 @@ SEARCH = tune_.Search(
 @cache
 def environments() -> dict[str, Any]:
     """The environment with each model; made once, as compilations belong to one."""
-    return {model: make_env(model=model, **SETTING) for model in MODELS}
+    return SEARCH.environments()
 
 
 def grid() -> list[Point]:
