@@ -12,7 +12,7 @@ from ddpomdp.handout import Grants
 from ddpomdp.harness import AGGREGATE, DELEGATE, DESPAWN, DETAILS, MESSAGE, RETURN, SPAWN, WAIT
 from ddpomdp.luck import Purpose
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, pytree, replace, rows
+from ddpomdp.pytree import once, pytree, replace, rows, stacked
 from ddpomdp.rules import Rules, per_parent
 from ddpomdp.state import State
 from ddpomdp.task import Worked
@@ -78,7 +78,7 @@ def bill(
     if worked.effort is not None:
         work, outside_tokens, outside = worked.effort.tokens, worked.effort.tool_tokens, worked.effort.outside
         work_tokens = work + outside_tokens
-    tokens = jnp.stack([work, orchestration, message, outside_tokens], axis=-1)
+    tokens = stacked([work, orchestration, message, outside_tokens])
     words = once(luck_.threefry, *life_keys, lives.turn, jnp.uint32(Purpose.SERVICE))
     total = work_tokens + orchestration + message
     calls = call.acts & (tool != WAIT)

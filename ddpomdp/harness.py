@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ import numpy as np
 
 from ddpomdp.enums import Decision, EventKind
 from ddpomdp.luck import below
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import once, pytree, stacked
 
 CORE_TOOLS = ("wait", "spawn", "delegate", "message", "return", "aggregate", "despawn", "stop")
 WAIT, SPAWN, DELEGATE, MESSAGE, RETURN, AGGREGATE, DESPAWN, STOP = range(len(CORE_TOOLS))
@@ -241,7 +241,7 @@ class Harness:
 
     def sample(self, words: Sequence[jax.Array], legal: Legal) -> jax.Array:
         """Turns int32[N, 1+A], uniform over legal tokens position by position; `words`: 1+A arrays uint32[N]."""
-        tool = _nth_bit(legal.tools, words[0], len(self.tools))
+        tool = once(partial(_nth_bit, num_bits=len(self.tools)), legal.tools, words[0])
         columns = [tool]
         for position, bound in enumerate(self.argument_bounds(legal, tool)):
             word = words[1 + position]
@@ -250,7 +250,7 @@ class Harness:
                 whom = _nth_bit(legal.whom, word, len(self.tools[MESSAGE].arguments[0].values))
                 value = jnp.where(tool == MESSAGE, whom, value)
             columns.append(value)
-        return jnp.stack(columns, axis=-1)
+        return stacked(columns)
 
     def menu_mask(self, legal: Legal) -> jax.Array:
         """bool[N, K]: which menu calls are legal."""

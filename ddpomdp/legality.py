@@ -18,7 +18,7 @@ from ddpomdp.harness import (
     Legal,
 )
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, rows
+from ddpomdp.pytree import rows, stacked
 from ddpomdp.rules import Rules
 from ddpomdp.state import State
 
@@ -71,7 +71,5 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     return Legal(
         tools=jnp.where(alive, bits, 1),
         whom=jnp.where(free, whom, 0),
-        bounds=jnp.stack(
-            once(lambda x: [jnp.broadcast_to(b, bits.shape).astype(jnp.int32) for b in x], bounds), axis=-1
-        ),
+        bounds=stacked([jnp.broadcast_to(bound, bits.shape).astype(jnp.int32) for bound in bounds]),
     )

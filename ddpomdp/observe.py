@@ -11,7 +11,7 @@ from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
 from ddpomdp import handout
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, rows
+from ddpomdp.pytree import rows, stacked
 from ddpomdp.rules import Rules
 from ddpomdp.state import State
 from ddpomdp.timestep import Observation
@@ -174,5 +174,4 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
 
 def _table(columns: list[jax.Array], filled: jax.Array) -> jax.Array:
     """f32[..., F] of F columns, zeros where not `filled`; masked column by column, so that stacking is a copy."""
-    masked = once(lambda columns, filled: [jnp.where(filled, x, 0.0) for x in columns], columns, filled)
-    return jnp.stack(masked, axis=-1)
+    return stacked([jnp.where(filled, x, 0.0) for x in columns])

@@ -1,6 +1,6 @@
 """The one container of arrays: a frozen dataclass registered as a pytree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast, dataclass_transform
 
@@ -13,7 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 
 T = TypeVar("T")
 
-__all__ = ["in_rank", "once", "pytree", "replace", "rows", "where_needed"]
+__all__ = ["in_rank", "once", "pytree", "replace", "rows", "stacked", "where_needed"]
 
 
 @dataclass_transform(frozen_default=True)
@@ -32,6 +32,22 @@ def rows(x: jax.Array, index: jax.Array) -> jax.Array:
     if x.shape[0] == 1:
         return jnp.broadcast_to(x[0], (*index.shape, *x.shape[1:]))
     return x[jnp.maximum(index, 0)]
+
+
+def stacked(columns: Sequence[jax.Array]) -> jax.Array:
+    """[..., F] of F arrays [...] of one shape: `jnp.stack(columns, axis=-1)`, each column computed once.
+
+    XLA:CPU joins few columns with a branch per element; choosing by number instead is vectorised and three times
+    faster. From nine columns on joining is the faster.
+    """
+    columns = once(lambda *columns: columns, *columns)
+    if not 3 <= len(columns) <= 8:
+        return jnp.stack(columns, axis=-1)
+    number = jnp.arange(len(columns))
+    table = jnp.broadcast_to(columns[0][..., None], (*columns[0].shape, len(columns)))
+    for index, column in enumerate(columns[1:], 1):
+        table = jnp.where(number == index, column[..., None], table)
+    return table
 
 
 def once(fn: Callable[..., T], *args: Any) -> T:

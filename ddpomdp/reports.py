@@ -14,7 +14,7 @@ from ddpomdp.harness import GROUPS, MESSAGE, RETURN
 from ddpomdp.messages import Posted
 from ddpomdp.params import Params
 from ddpomdp.population import rosters
-from ddpomdp.pytree import once, replace, rows, where_needed
+from ddpomdp.pytree import once, replace, rows, stacked, where_needed
 from ddpomdp.rules import Rules
 from ddpomdp.state import Lives, State
 from ddpomdp.task import Worked
@@ -190,4 +190,4 @@ def _push(newest: jax.Array, places: list[jax.Array]) -> jax.Array:
     for place in reversed(places):
         moved = [place, *columns[:-1]]
         columns = [jnp.where(place >= 0, new, old) for new, old in zip(moved, columns, strict=True)]
-    return jnp.stack(columns, axis=-1)
+    return stacked(columns)

@@ -18,8 +18,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"preset": "tiny", "topology": "swarm"},
     "vote": {"preset": "tiny", "oracle_form": "vote"},
     "many": {"preset": "calibration", "topology": "swarm", "capacity": 24, "max_ticks": 60, "model": "qwen3-4b"},
+    "full": {"topology": "single", "capacity": 4, "max_ticks": 220, "num_subtasks": 1, "model": "r1-1.5b"},
 }
-SLOW = {"swarm": 90, "crew": 120, "single": 80, "small": 70, "tiny": 60, "vote": 60, "many": 30}
+SLOW = {"swarm": 90, "crew": 120, "single": 80, "small": 70, "tiny": 60, "vote": 60, "many": 30, "full": 12}
 SEEN = (
     *(("tool", tool) for tool in ("wait", "delegate", "message", "return", "aggregate", "stop")),
     *(("tool", tool) for tool in ("solve", "run_code", "verify")),

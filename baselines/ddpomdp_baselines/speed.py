@@ -1,10 +1,13 @@
 """Decisions learned from per CPU-second, what they are spent on, and the memory of a large run.
 
-    python -m ddpomdp_baselines.speed [--calls 5] [--only small|stress]
+    python -m ddpomdp_baselines.speed [--calls 5] [--only small|stress] [--cores 1]
 
 small: `dr_mas` on Search-v0 small, 8 groups of 8, from the base policy: episodes and one update. Forced turns are no
 decisions. Shares: the environment is what the same number of episodes takes under the base policy's scripted teacher;
 the policy is what acting with the network adds; the update is the rest.
+
+On several cores the short kernels of a small batch wait for each other, and CPU-seconds are spent waiting; `--cores 1`
+leaves that out.
 
 stress: two updates on 100 agents x 1,500 ticks, one group of 4, in a process of its own; peak memory of the process.
 """
@@ -92,13 +95,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ddpomdp_baselines.speed", description=__doc__)
     parser.add_argument("--calls", type=int, default=5)
     parser.add_argument("--only", choices=("small", "stress"))
+    parser.add_argument("--cores", type=int, help="use the first so many of the process's cores (Linux)")
     given = parser.parse_args(words)
-    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, JAX {jax.__version__}", flush=True)
+    if given.cores is not None:
+        allowed = sorted(os.sched_getaffinity(0))
+        if not 1 <= given.cores <= len(allowed):
+            parser.error(f"--cores: got {given.cores}, allowed: 1 to {len(allowed)}")
+        os.sched_setaffinity(0, allowed[: given.cores])
+    print(f"load {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} cores, JAX {jax.__version__}", flush=True)
     if given.only == "stress":
         stress()
         return 0
     small(given.calls)
     if given.only is None:
+        # A child keeps its parent's cores.
         return subprocess.run([sys.executable, "-m", "ddpomdp_baselines.speed", "--only", "stress"]).returncode
     return 0
 
