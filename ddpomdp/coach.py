@@ -1,8 +1,8 @@
 """Coaches: scores of single actions by somebody who reads along (MAPPA, arXiv 2601.23228); channel `process`.
 
 A coach speaks when an episode is over, so its scores are no part of `step`: `watch` plays an episode and keeps what a
-coach may read, `Coach.score` gives 0 to 10 per action, and `process` makes a channel of it. A rubric in code and a
-language model are both coaches; a task's own is in its package.
+coach may read, `Coach.score` gives 0 to 10 per action, and `process` makes a channel of it. Learners do the same with
+the episodes they play. A rubric in code and a language model are both coaches; a task's own is `coach_of(env)`.
 
 Axis letters: T tick, N slot.
 """
@@ -14,11 +14,13 @@ import jax.numpy as jnp
 
 from ddpomdp.env import Env
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN
+from ddpomdp.options import UsageError, refusal
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import pytree, replace
 from ddpomdp.rollouts import renewed
-from ddpomdp.timestep import CHANNELS
+from ddpomdp.state import State
+from ddpomdp.timestep import CHANNELS, TimeStep
 
 
 @pytree
@@ -43,6 +45,25 @@ class Coach(Protocol):
         ...
 
 
+def coach_of(env: Env, **options: Any) -> Coach:
+    """The coach of an environment's task; options are the coach's own.
+
+    Raises:
+      UsageError: the task has none, or one without such options.
+    """
+    make = getattr(env.rules.task, "coach", None)
+    if make is None:
+        raise UsageError(f"{env.id} has no coach, so channel 'process' cannot be paid; allowed: tasks with a coach")
+    try:
+        return make(**options)
+    except TypeError:
+        known = [name for name in vars(make()) if not name.startswith("_")]
+        unknown = next((name for name in options if name not in known), None)
+        if unknown is None:
+            raise
+        raise UsageError(refusal("option of the coach", unknown, known)) from None
+
+
 def watch(
     env: Env,
     policy: Policy,
@@ -56,28 +77,37 @@ def watch(
     luck = jax.random.fold_in(key, 1) if luck is None else luck
     noise = jax.random.fold_in(luck, 2)
     state, ts = env.reset(key, luck, env_params)
-    keeps = getattr(env.rules.task, "artefacts", None)
 
-    def tick(carry: tuple, _: None) -> tuple[tuple, tuple]:
+    def tick(carry: tuple, _: None) -> tuple[tuple, Actions]:
         state, ts, memory = carry
         turns, memory, _ = policy.act(params, noise, memory, ts)
-        idle = state.lives.returned | ts.blocked | ts.last
-        state, next_ts = env.step(luck, state, turns, env_params)
-        events = next_ts.events
-        acts = (events.uid >= 0) & ~idle
-        tokens = jnp.sum(events.cost_tokens, axis=-1)
-        tool = events.tokens[:, 0]
-        logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
-        log = keeps(state.lives.task) if keeps else jnp.zeros_like(events.uid)
-        row = (
-            *(jnp.where(acts, events.uid, -1), events.role, jnp.where(acts, tool, -1)),
-            *(events.valid, events.result_code, tokens, jnp.where(logged, log, 0)),
-        )
-        return (state, next_ts, renewed(env, policy, memory, ts, next_ts)), row
+        after, next_ts = env.step(luck, state, turns, env_params)
+        return (after, next_ts, renewed(env, policy, memory, ts, next_ts)), read(env, state, ts, next_ts, after)
 
     start = (state, ts, policy.carry(env))
-    (_, last, _), (uid, role, tool, valid, code, tokens, log) = jax.lax.scan(tick, start, None, length=num_ticks)
-    return Actions(uid=uid, role=role, tool=tool, valid=valid, code=code, tokens=tokens, log=log, info=last.info)
+    (_, last, _), seen = jax.lax.scan(tick, start, None, length=num_ticks)
+    return replace(seen, info=last.info)
+
+
+def read(env: Env, before: State, ts: TimeStep, next_ts: TimeStep, after: State) -> Actions:
+    """What a coach reads of one tick, [N] each, with no `info` yet."""
+    keeps = getattr(env.rules.task, "artefacts", None)
+    idle = before.lives.returned | ts.blocked | ts.last
+    events = next_ts.events
+    acts = (events.uid >= 0) & ~idle
+    tool = events.tokens[:, 0]
+    logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
+    log = keeps(after.lives.task) if keeps else jnp.zeros_like(events.uid)
+    return Actions(
+        uid=jnp.where(acts, events.uid, -1),
+        role=events.role,
+        tool=jnp.where(acts, tool, -1),
+        valid=events.valid,
+        code=events.result_code,
+        tokens=jnp.sum(events.cost_tokens, axis=-1),
+        log=jnp.where(logged, log, 0),
+        info={},
+    )
 
 
 def process(score: jax.Array, scored: jax.Array) -> jax.Array:

@@ -83,6 +83,7 @@ class Batch:
     """Episodes played to their end."""
 
     recorded: Any  # [T,...]  what was asked for, per tick; zeros after the last episode's end
+    noted: Any  # [T,B,...]  what `note` gave, likewise; () without
     ts: TimeStep  # [B,...]  the last one
     state: State  # [B,...]
     ticks: jax.Array  # int32[B]  ticks until the end
@@ -97,6 +98,7 @@ def episodes(
     num_ticks: int,
     env_params: Params,
     record: Callable[[TimeStep, jax.Array, Any, TimeStep], Any],
+    note: Callable[[State, TimeStep, TimeStep, State], Any] | None = None,
 ) -> Batch:
     """A batch of episodes until all have ended, and `num_ticks` ticks at most, keeping only what is asked for.
 
@@ -111,6 +113,8 @@ def episodes(
       num_ticks: static T.
       env_params: numbers of the environment.
       record: (ts, turns, aux, next_ts), each with leading axis B, to what is kept of a tick.
+      note: (state before, ts, next_ts, state after) of one episode to what else is kept of a tick, for whoever may know
+        more than the agents: coaches.
     """
     noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
     state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
@@ -118,12 +122,13 @@ def episodes(
 
     def one(luck: jax.Array, noise: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
         turns, memory, aux = policy.act(params, noise, memory, ts)
-        state, next_ts = env.step(luck, state, turns, env_params)
-        return state, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux
+        after, next_ts = env.step(luck, state, turns, env_params)
+        noted = note(state, ts, next_ts, after) if note else ()
+        return after, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux, noted
 
     def all_of(state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
-        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
-        return state, next_ts, memory, record(ts, turns, aux, next_ts)
+        state, next_ts, memory, turns, aux, noted = jax.vmap(one)(luck, noise, state, ts, memory)
+        return state, next_ts, memory, (record(ts, turns, aux, next_ts), noted)
 
     def tick(carry: tuple) -> tuple:
         t, state, ts, memory, ticks, log = carry
@@ -136,7 +141,8 @@ def episodes(
     start = (jnp.int32(0), state, ts, memory, jnp.zeros(keys.shape[0], jnp.int32), log)
     goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731
     _, state, ts, _, ticks, log = jax.lax.while_loop(goes_on, tick, start)
-    return Batch(recorded=log, ts=ts, state=state, ticks=ticks)
+    recorded, noted = log
+    return Batch(recorded=recorded, noted=noted, ts=ts, state=state, ticks=ticks)
 
 
 def renewed(env: Env, policy: Policy, memory: Any, ts: TimeStep, next_ts: TimeStep) -> Any:

@@ -79,6 +79,8 @@ class Task(Protocol):
       told(life, facts, log, row int32[N], role, received uint32[N, W]): fields per life after entries became known by
         mail, reading or a hand-over.
       decided(facts, answer): hidden facts after the root has chosen an answer.
+      artefacts(life): int32[N], the artefact log's line on each life's last task call or return, for a coach.
+      coach(**options): the task's own `ddpomdp.coach.Coach`.
       worker_sees(harness, legal, own f32[N, F]): in place of `worker_turn`, a rule that heeds the task's own features
         (`self_features`).
     """

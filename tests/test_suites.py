@@ -16,7 +16,13 @@ from ddpomdp.bench import episode, find
 from ddpomdp.bench.workers import require_portable
 
 ROOT = Path(__file__).parent.parent
-QUICK = ["seeds=[0,1]", "episodes=3", "large=false", "policies=single,swarm-4-standard,swarm-12-standard"]
+QUICK = [
+    "seeds=[0,1]",
+    "episodes=3",
+    "large=false",
+    "envs=Search-v0",
+    "policies=single,swarm-4-standard,swarm-12-standard",
+]
 QUICK += ["updates=2"]
 
 

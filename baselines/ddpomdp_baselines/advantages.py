@@ -19,6 +19,7 @@ SCOPES = {  # columns whose ids the entries of a cell share
     "group": ("group",),
     "group_agent": ("group", "agent"),
     "group_role": ("group", "role"),
+    "agent": ("agent",),
     "batch": (),
 }
 SAMPLES = ("trajectory", "call", "token")

@@ -5,16 +5,18 @@ equations and sources, in `advantages` and `losses`; the loop that uses them in 
 in too few members of a group to be normalised on its own.
 
 Where we differ from the sources, in every row: one gradient step per batch of episodes unless `epochs` says otherwise;
-Adam; the value of a call is the return of its life (which for the team reward is the team's, also for lives that have
-left); only tokens with an alternative count; a cell without spread has advantage exactly 0.
+Adam; the value of a call is one number for all its tokens, by default the return of its life (which for the team reward
+is the team's, also for lives that have left); a penalty in the reward is the sum over the call's tokens; only tokens
+with an alternative count; a cell without spread has advantage exactly 0.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ddpomdp.options import UsageError, choose, number, refusal, whole
+from ddpomdp.options import UsageError, choose, number, refusal, truth, whole
 from ddpomdp_baselines import advantages, losses
+from ddpomdp_baselines.experience import SIGNALS
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Algorithm:
 
     Attributes:
       source: paper or code the row follows.
+      signal: what a call is judged by: the return of its "life", the life's return "to_go", or the pay of the "call".
+      reward: preset of the reward, unless the environment's options name one; None: the environment's own.
+      lead: whether the lead learns too, where there are others and the run does not say who learns.
+      per_role: weights per role; those of a network from a file begin as copies.
       sample: what one sample of the statistics is: "trajectory", "call" or "token".
       center: "mean", "leave_one_out" or "none", over `center_scope`.
       scale: "std" or "none", over `scale_scope`.
@@ -37,10 +43,15 @@ class Algorithm:
       epochs: gradient steps per batch of episodes.
       kl: estimator of the divergence from the policy that training began with, a term of the loss.
       kl_weight: of that term; 0: none.
+      kl_where: the term is part of the "loss", or taken off the value of each call ("reward") before normalisation.
       entropy: weight of an entropy bonus.
     """
 
     source: str
+    signal: str = "life"
+    reward: str | None = None
+    lead: bool = True
+    per_role: bool = False
     sample: str = "trajectory"
     center: str = "mean"
     center_scope: str = "group"
@@ -57,23 +68,27 @@ class Algorithm:
     epochs: int = 1
     kl: str = "k3"
     kl_weight: float = 0.0
+    kl_where: str = "loss"
     entropy: float = 0.0
 
     def looks_at_groups(self) -> bool:
         """Whether a statistic is taken inside a group, so that one member would have nothing to compare with."""
         scopes = ((self.center, self.center_scope), (self.scale, self.scale_scope))
-        return any(kind != "none" and scope != "batch" for kind, scope in scopes)
+        return any(kind != "none" and scope.startswith("group") for kind, scope in scopes)
 
 
+SCOPES = ("group", "group_agent", "agent", "batch")
 CHOICES: dict[str, tuple[str, ...]] = {
+    "signal": SIGNALS,
     "sample": advantages.SAMPLES,
     "center": advantages.CENTERS,
-    "center_scope": ("group", "group_agent", "batch"),
+    "center_scope": SCOPES,
     "scale": advantages.SCALES,
-    "scale_scope": ("group", "group_agent", "batch"),
+    "scale_scope": SCOPES,
     "aggregation": losses.MODES,
     "ratio": ("clip", "none"),
     "kl": losses.ESTIMATORS,
+    "kl_where": ("loss", "reward"),
 }
 RANGES = {
     "eps": (0.0, 1.0),
@@ -85,6 +100,7 @@ RANGES = {
 }
 
 _DR_MAS = "Dr. MAS, arXiv 2602.08847; langfengQ/DrMAS 19c632bc"
+_PLUS = {"sample": "token", "ddof": 0, "kl": "k1", "kl_weight": 0.01, "kl_where": "reward"}
 _AGENT = {"sample": "call", "center_scope": "group_agent", "scale_scope": "group_agent", "dual_clip": 3.0}
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -100,6 +116,19 @@ ALGORITHMS: dict[str, Algorithm] = {
         f"control that {_DR_MAS} lacks", **{**_AGENT, "center_scope": "group", "scale_scope": "group"}
     ),
     "agent_trajectory": Algorithm(f"control that {_DR_MAS} lacks", **{**_AGENT, "sample": "trajectory"}),
+    "reinforce_pp": Algorithm(
+        "REINFORCE++, arXiv 2501.03262", signal="to_go", center_scope="batch", scale_scope="batch", **_PLUS
+    ),
+    "mappa": Algorithm(
+        "MAPPA, arXiv 2601.23228; ltjed/multiagent-coaching ed66921d",
+        signal="call",
+        reward="mappa",
+        lead=False,
+        per_role=True,
+        center_scope="agent",
+        scale_scope="agent",
+        **_PLUS,
+    ),
 }
 
 
@@ -122,6 +151,8 @@ def find(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
     row = replace(ALGORITHMS[name], **(changes or {}))
     for column, allowed in CHOICES.items():
         choose(column, getattr(row, column), allowed)
+    for column in ("lead", "per_role"):
+        truth(column, getattr(row, column))
     for column, (low, high) in RANGES.items():
         number(column, getattr(row, column), low, high)
     whole("ddof", row.ddof, 0, 1)

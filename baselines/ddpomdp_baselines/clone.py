@@ -1,17 +1,18 @@
 """The base policy: a network cloned from noisy scripted teams, so that learning starts competent and biased.
 
 The teacher draws one script per episode from a list, says a uniformly legal turn instead of its own now and then, and
-lets the others follow the task's worker rule with the same noise. The clone maximises the log-likelihood of what was
+lets the others follow the script's worker rule with the same noise. The clone maximises the log-likelihood of what was
 said, noise included, so that it keeps some curiosity.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ddpomdp.env import Env
@@ -28,7 +29,7 @@ class NoisyScripts:
 
     Attributes:
       env: the environment.
-      scripts: the lead's lines; the scripts' lines are parameters.
+      scripts: of one kind; their lines and habits are parameters.
       shares: how often each script is drawn, relative to the others.
       noise: chance that a turn is replaced by a uniformly legal one.
     """
@@ -38,13 +39,16 @@ class NoisyScripts:
     shares: tuple[float, ...] = field(compare=False)
     noise: float = 0.05
 
-    def init(self, env: Env) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(lines int32[S,L,1+A], repeated bool[S,L], upper ends of the shares f32[S])."""
-        each = [script.init(env) for script in self.scripts]
-        length = max(lines.shape[0] for lines, _ in each)
-        fill = lambda x: jnp.concatenate([x, jnp.repeat(x[-1:], length - x.shape[0], axis=0)])  # noqa: E731
+    def init(self, env: Env) -> tuple[Any, jax.Array]:
+        """(the scripts' parameters, leading axis script; upper ends of the shares f32[S]).
+
+        Lines of shorter scripts are filled up with their last one.
+        """
+        each = [jax.tree.leaves(script.init(env)) for script in self.scripts]
+        tree = jax.tree.structure(self.scripts[0].init(env))
+        stacked = jax.tree.unflatten(tree, [_stacked(leaves) for leaves in zip(*each, strict=True)])
         shares = jnp.cumsum(jnp.asarray(self.shares, jnp.float32))
-        return jnp.stack([fill(a) for a, _ in each]), jnp.stack([fill(b) for _, b in each]), shares / shares[-1]
+        return stacked, shares / shares[-1]
 
     def carry(self, env: Env) -> Any:
         """As for a script."""
@@ -52,14 +56,23 @@ class NoisyScripts:
 
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
         """The turn of the episode's script, or noise; `logp` is 0: nobody is taught by it."""
-        lines, repeated, shares = params
+        scripts, shares = params
         which = jnp.sum(jax.random.uniform(jax.random.fold_in(key, 1)) >= shares[:-1])
-        turns, carry, _ = self.scripts[0].act((lines[which], repeated[which]), key, carry, ts)
+        turns, carry, _ = self.scripts[0].act(jax.tree.map(lambda x: x[which], scripts), key, carry, ts)
         coin = unit(draw(jax.random.fold_in(key, 2), ts.lineage, ts.turn, Purpose.POLICY)[:, 0])
         noise = self.env.sample_turns(jax.random.fold_in(key, 3), ts)
         turns = jnp.where((coin < self.noise)[:, None], noise, turns)
         logp = jnp.zeros(turns.shape, jnp.float32)
         return turns, carry, {"logp": logp, "choice": choices(self.env.harness, ts.legal, turns)}
+
+
+def _stacked(leaves: Sequence[jax.Array]) -> jax.Array:
+    """One leaf of every script on a leading axis; those with a line axis are filled up along it."""
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    if arrays[0].ndim:
+        length = max(len(a) for a in arrays)
+        arrays = [np.concatenate([a, np.repeat(a[-1:], length - len(a), axis=0)]) for a in arrays]
+    return jnp.asarray(np.stack(arrays))
 
 
 def clone(

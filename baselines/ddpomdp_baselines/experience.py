@@ -7,20 +7,26 @@ Axis letters: T tick, B episode (groups x members), N slot, A argument position,
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ddpomdp.coach import Coach, process, read
 from ddpomdp.enums import Decision
 from ddpomdp.env import Env
 from ddpomdp.harness import Legal
+from ddpomdp.options import choose
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import pytree
-from ddpomdp.rollouts import episodes, late_reward, left_early
+from ddpomdp.pytree import pytree, replace
+from ddpomdp.rollouts import Batch, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
+from ddpomdp_baselines.advantages import returns_to_go
 from ddpomdp_baselines.network import View
+
+SIGNALS = ("life", "to_go", "call")
 
 
 @pytree
@@ -34,7 +40,7 @@ class Experience:
     tokens: jax.Array  # int32[T,B,N]     tokens of the turn with more than one legal value
     decides: jax.Array  # bool[T,B,N]
     role: jax.Array  # int32[T,B,N]
-    returns: jax.Array  # f32[T,B,N]       of the life, from birth to the episode's end, late reward included
+    returns: jax.Array  # f32[T,B,N]       what the decision is judged by, see `signal_of`
     group: jax.Array  # int32[B]
     facts: dict[str, jax.Array]  # f32[B] each      of the episode, see `facts`
 
@@ -60,6 +66,8 @@ def collect(
     group: jax.Array,
     num_ticks: int,
     env_params: Params,
+    signal: str = "life",
+    coach: Coach | None = None,
 ) -> Experience:
     """Play episodes and keep what a learner needs.
 
@@ -72,6 +80,8 @@ def collect(
       group: int32[B].
       num_ticks: static T; an episode that has not ended by then is paid as far as it went.
       env_params: numbers of the environment, with the channel weights in force.
+      signal: what a decision is judged by, one of `SIGNALS`.
+      coach: scores the episodes when they are over; what it gives is paid with the weight of channel `process`.
     """
 
     def record(ts: TimeStep, turns: jax.Array, aux: Any, next_ts: TimeStep) -> dict[str, Any]:
@@ -91,15 +101,21 @@ def collect(
             "team": jax.vmap(lambda step: step.team_return)(next_ts),
         }
 
-    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record)
+    note = partial(read, env) if coach else None
+    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record, note)
     log = batch.recorded
-    uid = log["uid"]
+    uid, paid, told = log["uid"], log["reward"], {}
+    if coach:
+        scored = coached(coach, batch, luck)
+        paid = paid + env_params.weights["process"] * scored
+        told = {"process": jnp.sum(scored, axis=(0, 2)) / jnp.maximum(jnp.sum(scored > 0, axis=(0, 2)), 1)}
     late = jax.vmap(late_reward, in_axes=(0, 1, 1, 0, None))(
         batch.state, uid, log["left"], jnp.sum(log["team"], axis=0), env_params.weights
     )
     num_uids = late.shape[1]
     life = jnp.arange(uid.shape[1], dtype=jnp.int32)[None, :, None] * num_uids + jnp.maximum(uid, 0)
-    returns = late.reshape(-1) + jax.ops.segment_sum(log["reward"].reshape(-1), life.reshape(-1), late.size)
+    total = late.reshape(-1) + jax.ops.segment_sum(paid.reshape(-1), life.reshape(-1), late.size)
+    returns = signal_of(signal, paid, uid, total[life], late.reshape(-1)[life])
     return Experience(
         seen=log["seen"],
         legal=log["legal"],
@@ -108,10 +124,46 @@ def collect(
         tokens=jnp.where(log["decides"], log["tokens"], 0),
         decides=log["decides"],
         role=log["role"],
-        returns=jnp.where(log["decides"], returns[life], 0.0),
+        returns=jnp.where(log["decides"], returns, 0.0),
         group=group,
-        facts=facts(log, batch.ts.info, batch.ticks, returns.reshape(late.shape)[:, 0]),
+        facts=facts(log, batch.ts.info, batch.ticks, total.reshape(late.shape)[:, 0]) | told,
     )
+
+
+def coached(coach: Coach, batch: Batch, luck: jax.Array) -> jax.Array:
+    """f32[T,B,N]: channel `process` of the episodes; the coach's own luck is fold_in(luck, 3)."""
+    over = jnp.arange(batch.noted.uid.shape[0])[:, None, None] >= batch.ticks[:, None]
+    nobody = lambda x: jnp.where(over, -1, x)  # noqa: E731
+    noted = replace(batch.noted, uid=nobody(batch.noted.uid), tool=nobody(batch.noted.tool))
+    actions = replace(noted, info=batch.ts.info)
+    # What was noted is [T,B,N], the ends are [B]: a coach reads one episode.
+    axes = replace(jax.tree.map(lambda x: 1, actions), info=jax.tree.map(lambda x: 0, actions.info))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 3))(luck)
+    score, scored = jax.vmap(coach.score, in_axes=(axes, 0), out_axes=1)(actions, keys)
+    return process(score, scored)
+
+
+def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, late: jax.Array) -> jax.Array:
+    """f32[T,B,N]: what each decision is judged by.
+
+    life    all that its life is paid, from birth to the episode's end, late reward included
+    to_go   what its life is paid from this call on, late reward included
+    call    what its life is paid in the tick of this call
+
+    Args:
+      signal: one of these.
+      paid: f32[T,B,N], per tick.
+      uid: int32[T,B,N], -1 nobody.
+      total: f32[T,B,N], of the life in the slot.
+      late: f32[T,B,N], likewise.
+    """
+    choose("signal", signal, SIGNALS)
+    if signal == "life":
+        return total
+    if signal == "call":
+        return paid
+    other = jnp.concatenate([uid[1:] != uid[:-1], jnp.ones_like(uid[:1], bool)])
+    return late + returns_to_go(paid, other, mask=uid >= 0)
 
 
 def facts(log: dict[str, Any], info: dict[str, Any], ticks: jax.Array, reward: jax.Array) -> dict[str, jax.Array]:

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ddpomdp.coach import Coach
 from ddpomdp.env import Env
 from ddpomdp.params import Params
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import pytree, replace
 from ddpomdp_baselines import advantages, losses
 from ddpomdp_baselines.algorithms import Algorithm
 from ddpomdp_baselines.experience import Experience, collect, entries, group_keys, sum_over_decisions
@@ -75,13 +76,23 @@ def start(params: Any, sizes: Sizes) -> Learner:
 
 @dataclass(frozen=True)
 class Update:
-    """One update of one seed; `learns` names the roles whose decisions are learned from."""
+    """One update of one seed.
+
+    Attributes:
+      env: where episodes are played.
+      network: what learns.
+      algorithm: a row of the table.
+      sizes: static numbers.
+      learns: roles whose decisions are learned from.
+      coach: pays channel `process` after the episodes; None: nobody does.
+    """
 
     env: Env
     network: Network
     algorithm: Algorithm
     sizes: Sizes
     learns: tuple[str, ...]
+    coach: Coach | None = None
 
     def __call__(
         self, learner: Learner, key: jax.Array, anchor: Any, env_params: Params
@@ -96,6 +107,8 @@ class Update:
         """
         data = self.play(learner, key, env_params)
         learns = jnp.isin(data.role, jnp.asarray([self.env.spec.roles.index(name) for name in self.learns]))
+        if self.algorithm.kl_weight and self.algorithm.kl_where == "reward":
+            data = self.penalised(data, learns, anchor)
         advantage, weight, statistics = self.credit(data, learns)
 
         params, state, metrics = learner.params, learner.optimiser, {}
@@ -129,7 +142,21 @@ class Update:
             mesh = jax.sharding.Mesh(jax.devices()[: sizes.devices], ("episode",))
             spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("episode"))
             keys, luck, group = jax.lax.with_sharding_constraint((keys, luck, group), spread)
-        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params)
+        signal, coach = self.algorithm.signal, self.coach
+        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params, signal, coach)
+
+    def penalised(self, data: Experience, learns: jax.Array, anchor: Any) -> Experience:
+        """The experience with the divergence from the anchor, summed over a call's tokens, taken off its value."""
+        rule, size = self.algorithm, data.returns.size
+
+        def penalty(seen: View, entry: jax.Array, real: jax.Array) -> jax.Array:
+            reference = self.network.score(anchor, seen, entries(data.turns)[entry])
+            counts = reference.choice & real[:, None]
+            each = losses.kl(entries(data.logp)[entry], reference.logp, counts, estimator=rule.kl)
+            return jnp.zeros(size).at[jnp.where(real, entry, size)].add(jnp.sum(each, axis=-1), mode="drop")
+
+        total = sum_over_decisions(penalty, data, learns, self.sizes.chunk)
+        return replace(data, returns=data.returns - rule.kl_weight * total.reshape(data.returns.shape))
 
     def credit(self, data: Experience, learns: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """(advantage f32[E], weight of each token f32[E], facts about the statistics)."""
@@ -188,7 +215,7 @@ class Update:
                 dual=rule.dual_clip,
             )
             total = token - rule.entropy * spoken.entropy if rule.entropy else token
-            if rule.kl_weight:
+            if rule.kl_weight and rule.kl_where == "loss":
                 reference = self.network.score(anchor, seen, turns).logp
                 total = total + rule.kl_weight * losses.kl(spoken.logp, reference, counts, estimator=rule.kl)
             share = jnp.where(counts, weight[entry][:, None], 0.0)

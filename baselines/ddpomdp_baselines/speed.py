@@ -28,9 +28,9 @@ import numpy as np
 from ddpomdp_baselines import algorithms
 from ddpomdp_baselines.experience import collect, group_keys
 from ddpomdp_baselines.learner import Sizes, Update, start
-from ddpomdp_baselines.make_policies import teacher
 from ddpomdp_baselines.network import Network
 from ddpomdp_baselines.shipped import base
+from ddpomdp_baselines.teachers import TEACHERS
 from ddpomdp_baselines.train import made
 
 
@@ -51,7 +51,7 @@ def small(calls: int) -> None:
     policy, sizes = base(env), Sizes(num_ticks=env.spec.max_ticks)
     update = Update(env, policy.network, algorithms.find("dr_mas"), sizes, env.spec.roles)
     learner = start(policy.params, sizes)
-    taught = teacher(env)
+    taught = TEACHERS[env.id].on(env)
     scripts = taught.init(env)
 
     def scripted(params: Any, key: jax.Array) -> Any:

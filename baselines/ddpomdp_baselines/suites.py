@@ -4,6 +4,7 @@ Training cells run `ddpomdp_baselines.train` from the base policy. In `learning`
 episodes, so that differences are paired.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -17,23 +18,12 @@ from ddpomdp.bench import QUALITY, TOKENS, WALL_S, Cell, Curve, Metric, Output, 
 from ddpomdp.bench.stats import difference, t_975
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
-from ddpomdp_envs.suites import (
-    BRIEFS,
-    ENV,
-    MODELS,
-    SHAPE_OF,
-    WIDTHS,
-    by_seed,
-    interval,
-    make_env,
-    policy_cell,
-    policy_of,
-    ratio,
-    run_policy,
-    search_cell,
-)
+from ddpomdp_envs.lineup import BRIEFS, LINEUPS, WIDTHS, cell, make_env, policy_cell, policy_of
+from ddpomdp_envs.lineup import run as run_policy
+from ddpomdp_envs.suites import ENV, by_seed, interval, ratio
 
 REWARD = Metric("reward", "Reward", better="higher")
+MODELS = LINEUPS[ENV].models
 
 
 def _training_cell(preset: str, model: str, algorithm: str, seed: int, **settings: Any) -> Cell:
@@ -42,7 +32,8 @@ def _training_cell(preset: str, model: str, algorithm: str, seed: int, **setting
 
     choose("algorithm", algorithm, algorithms.names())
     whole("updates", settings["updates"], 1, 10**6)
-    return search_cell(preset, model, f"train-{algorithm}", seed, {"algorithm": algorithm, **settings})
+    settings = {"algorithm": algorithm, **settings}
+    return cell(make_env(ENV, preset, model), preset, model, f"train-{algorithm}", seed, settings)
 
 
 def _trained(cell: Cell) -> Any:
@@ -64,32 +55,34 @@ def _trained(cell: Cell) -> Any:
 
 # quick -------------------------------------------------------------------------------------------------------------
 
-QUICK_POLICIES = (
-    "random",
-    "single",
-    "heuristic",
-    "base",
-    "learned",
-    *(f"swarm-{n}-{brief}" for n in WIDTHS for brief in BRIEFS),
+SPARED = ("swarm-10-standard", "swarm-256-standard")  # of other suites
+ALL_MODELS = tuple(dict.fromkeys(model for lineup in LINEUPS.values() for model in lineup.models))
+ALL_POLICIES = tuple(
+    dict.fromkeys(label for lineup in LINEUPS.values() for label in lineup.policies if label not in SPARED)
 )
-PICTURES = {"single": "One agent does it all", "swarm-12-standard": "A swarm of 12 searchers"}
+ASKED = (("envs", "env", LINEUPS), ("models", "model", ALL_MODELS), ("policies", "policy", ALL_POLICIES))
 
 
 def quick_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
-    """Policies with each model under each seed, and one episode at scale."""
-    preset, models = options["preset"], options["models"]
-    for model in models:
-        choose("model", model, MODELS)
-        for policy in options["policies"]:
+    """Task by task its policies with its models under each seed; for Search-v0 a training run and one large episode."""
+    for names, kind, allowed in ASKED:
+        for name in options[names]:
+            choose(kind, name, allowed)
+    preset = options["preset"]
+    for env in options["envs"]:
+        lineup = LINEUPS[env]
+        models = [model for model in options["models"] if model in lineup.models]
+        for model, policy in itertools.product(models, options["policies"]):
+            if policy not in lineup.policies:
+                continue
             for seed in options["seeds"]:
-                first = model == models[0] and seed == options["seeds"][0] and policy in PICTURES
-                picture = f"{PICTURES[policy]}: {ENV}, {preset}, {model}" if first else ""
-                yield policy_cell(preset, model, policy, seed, options["episodes"], picture)
-    for algorithm in options["algorithms"]:
-        yield _training_cell(preset, models[0], algorithm, 0, updates=options["updates"])
-    if options["large"]:
-        picture = f"A swarm of 256 searchers: {ENV}, k2.6, strong"
-        yield policy_cell("k2.6", "strong", "swarm-256-standard", 0, 1, picture, measured=False)
+                first = model == models[0] and seed == options["seeds"][0] and policy in lineup.pictures
+                yield policy_cell(env, preset, model, policy, seed, options["episodes"], picture=first)
+        if env == ENV:
+            for algorithm in options["algorithms"] if models else ():
+                yield _training_cell(preset, models[0], algorithm, 0, updates=options["updates"])
+            if options["large"]:
+                yield policy_cell(ENV, "k2.6", "strong", "swarm-256-standard", 0, 1, picture=True, measured=False)
 
 
 def quick_run(cell: Cell) -> Output:
@@ -99,17 +92,20 @@ def quick_run(cell: Cell) -> Output:
 
 def quick_analysis(rows: list[Row]) -> dict[str, Any]:
     """Each team against the single agent with the same model on the same tasks, seed by seed."""
-    cells = dict.fromkeys((row["preset"], row["model"], row["policy"]) for row in rows if "policy" in row)
+    name = lambda row: (row["env"], row["preset"], row["model"])  # noqa: E731
+    cells = dict.fromkeys((*name(row), row["policy"]) for row in rows if "policy" in row)
     against = []
-    for preset, model, policy in cells:
-        if policy in ("single", "random") or (preset, model, "single") not in cells:
+    for env, preset, model, policy in cells:
+        if policy in ("single", "random") or (env, preset, model, "single") not in cells:
             continue
-        get = lambda key, policy=policy, preset=preset, model=model: (  # noqa: E731
-            by_seed(rows, key, preset=preset, model=model, policy=policy),
-            by_seed(rows, key, preset=preset, model=model, policy="single"),
+        where = {"env": env, "preset": preset, "model": model}
+        get = lambda key, policy=policy, where=where: (  # noqa: E731
+            by_seed(rows, key, **where, policy=policy),
+            by_seed(rows, key, **where, policy="single"),
         )
         against.append(
             {
+                "env": env,
                 "preset": preset,
                 "model": model,
                 "policy": policy,
@@ -149,6 +145,7 @@ def quick_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section
     """Teams against the single agent, and quality over width by brief."""
     lines = tuple(
         (
+            line["env"],
             f"{line['policy']}, {line['model']}",
             f"{100 * line['quality']['mean']:+.1f}".replace("-", "−"),
             interval(line["quality"], 100, 1),
@@ -158,11 +155,14 @@ def quick_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section
         for line in results["analysis"]["against_single"]
     )
     if lines:
-        text = "Item-F1 less that of the single agent with the same model on the same tasks, paired seed by seed."
-        columns = ("Team", "Item-F1, pp", "95% interval", "Times as fast", "Times the tokens")
+        names = ", ".join(f"{lineup.quality} in {env}" for env, lineup in LINEUPS.items())
+        text = f"Quality ({names}) less that of one agent with the same model on the same tasks, paired seed by seed."
+        columns = ("Task", "Team", "Quality, pp", "95% interval", "Times as fast", "Times the tokens")
         yield Section("Against one agent", text, tables=(Table(columns, lines),))
     quality = {
-        (entry["group"]["model"], entry["group"]["policy"]): entry["metrics"]["quality"] for entry in results["table"]
+        (entry["group"]["model"], entry["group"]["policy"]): entry["metrics"]["quality"]
+        for entry in results["table"]
+        if entry["group"]["env"] == ENV
     }
     curves = []
     for model in dict.fromkeys(model for model, _ in quality):
@@ -176,7 +176,7 @@ def quick_sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section
         if len(points) > 1:
             curves.append(Curve(f"Width and brief, {model} model", "searchers", "item-F1", points))
     if curves:
-        yield Section("Width and brief", "Bands are 95% intervals over seeds.", curves=tuple(curves))
+        yield Section("Width and brief", f"{ENV}. Bands are 95% intervals over seeds.", curves=tuple(curves))
 
     training = results["analysis"]["training"]
     if training:
@@ -211,8 +211,9 @@ def quick() -> Suite:
             "seeds": list(range(10)),
             "episodes": 64,
             "preset": "small",
-            "models": ["strong", "weak"],
-            "policies": list(QUICK_POLICIES),
+            "envs": list(LINEUPS),
+            "models": list(ALL_MODELS),
+            "policies": list(ALL_POLICIES),
             "algorithms": ["dr_mas"],
             "updates": 60,
             "large": True,
@@ -238,7 +239,7 @@ def learning_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     for model in options["models"]:
         choose("model", model, MODELS)
         for policy in REFERENCES:
-            yield replace(policy_cell(preset, model, policy, 0, options["episodes"]), id=f"{ENV}.{model}.{policy}")
+            yield replace(policy_cell(ENV, preset, model, policy, 0, options["episodes"]), id=f"{ENV}.{model}.{policy}")
         for algorithm in options["algorithms"]:
             for seed in options["seeds"]:
                 settings = {"policy": algorithm, "updates": options["updates"], "episodes": options["episodes"]}
@@ -251,7 +252,7 @@ def learning_run(cell: Cell) -> Output:
     from ddpomdp_baselines.evaluate import evaluate
 
     setting = cell.settings
-    env = make_env(ENV, setting["preset"], SHAPE_OF)
+    env = make_env(ENV, setting["preset"], MODELS[0])
     numbers = make_env(ENV, setting["preset"], setting["model"]).params
     totals: dict[str, Any] = {}
     if "algorithm" in setting:
@@ -262,7 +263,7 @@ def learning_run(cell: Cell) -> Output:
         policy = ddpomdp.policy("base", env, model=setting["model"])  # the same network with other weights
         params = result.of_seed(cell.seed)
     else:
-        policy = policy_of(setting["policy"], env, setting["model"])
+        policy = policy_of(env, setting["policy"], setting["model"])
         params = policy.init(env)
     rows = evaluate(env, policy, params, episodes=setting["episodes"], env_params=numbers)
     return Output([{name: row[name] for name in KEPT} | totals for row in rows])

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 
 import ddpomdp
 from ddpomdp.bench import strictjson
+from ddpomdp.coach import Coach, coach_of
 from ddpomdp.env import Env
 from ddpomdp.options import UsageError, bad_input, number, refusal, whole
 from ddpomdp.params import Params, reward_spec
@@ -54,8 +55,8 @@ class Options:
       learning_rate: of Adam.
       max_norm: gradients are cut to this norm.
       width: of a fresh network; a network from a file keeps its own.
-      per_role: weights per role; those of a network from a file begin as copies.
-      learns: roles to learn from; None: all.
+      learns: roles to learn from; None: those of the algorithm.
+      coach: options of the task's coach, which is asked where channel `process` has a weight.
       episodes: budget instead of `updates`: so many episodes, rounded down to whole updates; None: `updates` counts.
       save_every: updates between checkpoints.
       eval_episodes: evaluation episodes at start and end; 0: none.
@@ -70,8 +71,8 @@ class Options:
     learning_rate: float = 1e-3
     max_norm: float = 1.0
     width: int = 32
-    per_role: bool = False
     learns: tuple[str, ...] | None = None
+    coach: Mapping[str, Any] = field(default_factory=dict)
     episodes: int | None = None
     save_every: int = 50
     eval_episodes: int = 256
@@ -184,14 +185,14 @@ def planned(
     init: str,
 ) -> Plan:
     """Check everything a run depends on. Raises `UsageError`."""
-    names = [field.name for field in fields(Options)]
-    columns = [field.name for field in fields(Algorithm)]
+    names = [each.name for each in fields(Options)]
+    columns = [each.name for each in fields(Algorithm)]
     for name in given:
         if name not in names and name not in columns:
             raise UsageError(refusal("option of train", name, [*names, *columns]))
-    env = made(env_id, env_options)
     options = Options(**{k: v for k, v in given.items() if k in names})
     row = algorithms.find(algorithm, {k: v for k, v in given.items() if k in columns})
+    env = made(env_id, {"reward": row.reward, **env_options} if row.reward else env_options)
     whole("seed", seed, 0, 2**32 - 1)
     whole("num_seeds", num_seeds, 1, 1_000)
     whole("updates", updates, 1, 10**9)
@@ -216,8 +217,10 @@ def planned(
         max_norm=options.max_norm,
     )
     seeds = tuple(range(seed, seed + num_seeds))
-    network, params = _init(env, init, options, seeds)
-    learns = options.learns or env.spec.roles
+    network, params = _init(env, init, options.width, row.per_role, seeds)
+    coach = _coach(env, options)
+    everyone = row.lead or env.rules.topology.name == "single"
+    learns = options.learns or (env.spec.roles if everyone else env.spec.roles[1:])
     config = checkpoints.describe(
         env,
         algorithm=algorithm,
@@ -231,7 +234,7 @@ def planned(
         row=_plain(vars(row)),
     )
     learners = jax.vmap(lambda params: start(params, sizes))(params)
-    update = Update(env, network, row, sizes, tuple(learns))
+    update = Update(env, network, row, sizes, tuple(learns), coach)
     return Plan(options, update, learners, seeds, updates, config)
 
 
@@ -267,11 +270,26 @@ def _check(options: Options, row: Algorithm, env: Env) -> None:
             raise UsageError(refusal("role in learns", name, env.spec.roles))
 
 
-def _init(env: Env, init: str, options: Options, seeds: tuple[int, ...]) -> tuple[Network, Any]:
+def _coach(env: Env, options: Options) -> Coach | None:
+    """The task's coach where channel `process` has a weight. Raises `UsageError` if it is needed and there is none."""
+    if not isinstance(options.coach, Mapping):
+        raise UsageError(
+            f"coach: got {options.coach!r}, allowed: options of the task's coach, as in coach.accuracy=0.5"
+        )
+    if not reward_spec(env.options["reward"]).weights.get("process"):
+        if options.coach:
+            raise UsageError(
+                "coach: channel 'process' has no weight in the reward; allowed: env.reward=mappa or hybrid"
+            )
+        return None
+    return coach_of(env, **options.coach)
+
+
+def _init(env: Env, init: str, width: int, per_role: bool, seeds: tuple[int, ...]) -> tuple[Network, Any]:
     """The network, and the weights it begins with, leading axis seed."""
     if init == "random":
-        network = Network(env, options.width, options.per_role)
-        each = [Network(env, options.width, options.per_role, seed=each).init(env) for each in seeds]
+        network = Network(env, width, per_role)
+        each = [Network(env, width, per_role, seed=each).init(env) for each in seeds]
         return network, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     if init == "base":
         try:
@@ -281,7 +299,7 @@ def _init(env: Env, init: str, options: Options, seeds: tuple[int, ...]) -> tupl
         network, params = start_from.network, start_from.params
     else:
         network, params, _ = weights.load(Path(init), env)
-    if options.per_role and not network.per_role:
+    if per_role and not network.per_role:
         network = replace(network, per_role=True)
         params = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(env.spec.roles), *x.shape)), params)
     return network, jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), params)

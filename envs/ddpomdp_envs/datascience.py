@@ -699,6 +699,12 @@ class DataScience:
         """int32[N]: the artefact log's line on each life's last task call or return, for a coach."""
         return life.outcome
 
+    def coach(self, **options: Any) -> Any:
+        """The rubric; options are its fields."""
+        from ddpomdp_envs.datascience_coach import Rubric  # it reads the laws of this module
+
+        return Rubric(**options)
+
     def info(self, facts: Disk, answer: jax.Array) -> dict[str, jax.Array]:
         """success (a valid submission of the pick), its files, and the metric of the task's type."""
         picked, quality = answer > 0, self.quality(facts, answer)

@@ -243,8 +243,9 @@ def _other_last(actions: Actions, scored: jax.Array, culprit: jax.Array, key: ja
     later = jnp.arange(scored.size).reshape(scored.shape)
     uid = actions.uid.reshape(-1)
     order = jnp.where(scored, later, -1).reshape(-1)
-    same = (uid[:, None] == uid) & (order >= 0)
-    finals = (order >= 0) & (order == jnp.max(jnp.where(same, order, -1), axis=1)) & (uid != culprit)
+    # Every life fills a place of [T, N] at least, so there are fewer uids than places.
+    final = jax.ops.segment_max(order, jnp.where(order >= 0, uid, order.size), num_segments=order.size)
+    finals = (order >= 0) & (order == final[jnp.maximum(uid, 0)]) & (uid != culprit)
     noise = jax.random.uniform(key, finals.shape)
     return jnp.where(jnp.any(finals), jnp.argmax(jnp.where(finals, noise, -1.0)), -1)
 

@@ -1,94 +1,16 @@
-"""Policies of the tasks in benchmark cells, their tables, and the suite `calibration` against the published numbers.
-
-All episodes of one environment shape share two compilations, one for scripts and one for the random policy: the model
-is numbers (`env.params`), and so are the lines of a script. Episode e of seed s starts from the same key under every
-policy and model, so that they meet the same tasks with the same luck.
-"""
+"""Tables common to the suites, and the suite `calibration` against the published numbers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
-from ddpomdp.bench import Cell, Output, Picture, Section, Suite, Table
+from ddpomdp.bench import Cell, Output, Section, Suite, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
-from ddpomdp.options import choose, whole
-from ddpomdp_envs import datascience_suites, math_suites
+from ddpomdp.options import choose
+from ddpomdp_envs import datascience_suites, lineup, math_suites
 
 ENV = "Search-v0"
-MODELS = ("strong", "weak")
-SHAPE_OF = "strong"  # the environment that is compiled; other models lend it their numbers
-WIDTHS, BRIEFS = (4, 8, 12), ("short", "standard", "detailed")
-
-# Policies by the label in the tables: name and options for `ddpomdp.policy`.
-POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "random": ("random", {}),
-    "single": ("single", {}),
-    **{f"swarm-{n}-{brief}": ("swarm", {"n": n, "brief": brief}) for n in WIDTHS for brief in BRIEFS},
-    "swarm-10-standard": ("swarm", {"n": 10, "brief": "standard"}),
-    "swarm-256-standard": ("swarm", {"n": 256, "brief": "standard"}),
-    **{name: (name, {}) for name in ("heuristic", "base", "learned")},
-}
-OF_MODEL = ("heuristic", "base", "learned")  # policies that differ with the model
-
-
-@cache
-def make_env(env: str, preset: str, model: str) -> Any:
-    """The same object for the same options, so that its cells share their compilations."""
-    import ddpomdp
-
-    return ddpomdp.make(env, preset=preset, model=model)
-
-
-def policy_cell(
-    preset: str, model: str, policy: str, seed: int, episodes: int, picture: str = "", measured: bool = True
-) -> Cell:
-    """One policy with one model under one seed; `picture` is the title of a picture of the first episode.
-
-    A cell that is not measured serves its picture only and stays out of the tables.
-    """
-    choose("policy", policy, POLICIES)
-    whole("episodes", episodes, 1, 100_000)
-    settings = {"policy" if measured else "shown": policy, "episodes": episodes}
-    return search_cell(preset, model, policy, seed, settings | ({"picture": picture} if picture else {}))
-
-
-def search_cell(preset: str, model: str, what: str, seed: int, settings: Mapping[str, Any]) -> Cell:
-    """A cell of Search-v0: `what` stands in its id, and what a resume compares is the environment's."""
-    env = make_env(ENV, preset, model)
-    provenance = {f"{ENV} version": env.version, f"{ENV} {preset} harness": env.harness.digest}
-    settings = {"env": ENV, "preset": preset, "model": model, **settings}
-    return Cell(f"{ENV}.{preset}.{model}.{what}.s{seed}", seed, settings, provenance)
-
-
-def policy_of(label: str, env: Any, model: str) -> Any:
-    """The policy that a label of `POLICIES` stands for."""
-    import ddpomdp
-
-    name, options = POLICIES[label]
-    of_model = {"model": model} if name in OF_MODEL else {}
-    return ddpomdp.policy(name, env, **options, **of_model)
-
-
-def run_policy(cell: Cell) -> Output:
-    """Play the episodes of a cell, and draw the first one where the cell says so."""
-    import jax
-
-    from ddpomdp.bench import episode
-
-    setting = cell.settings
-    env = make_env(setting["env"], setting["preset"], SHAPE_OF)
-    numbers = make_env(setting["env"], setting["preset"], setting["model"]).params
-    policy = policy_of(setting["policy"] if "policy" in setting else setting["shown"], env, setting["model"])
-    keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
-    played = episode.play(env, policy, policy.init(env), keys, numbers, env.spec.max_ticks)
-    rows = episode.rows(played)
-    if "picture" not in setting:
-        return Output(rows)
-    first = rows[0]
-    caption = f"Item-F1 {first['quality']:.2f}, {first['births']} agents born, {first['tokens']:,} tokens."
-    return Output(rows, (Picture(setting["picture"], episode.draw(played, env), caption),))
 
 
 def by_seed(rows: Iterable[Row], key: str, **wanted: Any) -> dict[int, list[float]]:
@@ -155,7 +77,7 @@ def search_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """Those of Search-v0."""
     for number in PUBLISHED:
         for seed in options["seeds"]:
-            yield policy_cell("calibration", number.model, number.policy, seed, options["episodes"])
+            yield lineup.policy_cell(ENV, "calibration", number.model, number.policy, seed, options["episodes"])
 
 
 def calibration_analysis(rows: list[Row]) -> dict[str, Any]:
@@ -214,7 +136,7 @@ def search_section(analysis: Mapping[str, Any]) -> Section:
 def run_calibration(cell: Cell) -> Output:
     """A cell of any task."""
     _, other = OTHERS.get(cell.settings["env"], (None, None))
-    return other.run(cell) if other else run_policy(cell)
+    return other.run(cell) if other else lineup.run(cell)
 
 
 def calibration() -> Suite:
