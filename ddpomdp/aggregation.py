@@ -121,7 +121,7 @@ def decide(
     """What `settle` does where somebody reads or learns. A sub-lead keeps the claims of the winning values only."""
     lives, log = state.lives, state.log
     holder = state.place_slot
-    rule = rows(rules.arg(call, AGGREGATE, "rule"), holder)
+    rule = rows(rules.rule(call), holder)
     facts: Any = log if rules.by_value else claims.facts(log)
     count = byvalue.votes if rules.by_value else partial(claims.votes, log)
     votes = once(count, facts, rows(lives.known, holder))

@@ -64,15 +64,22 @@ def children(lives: Lives, place_slot: jax.Array) -> Children:
     )
 
 
-def ask(lives: Lives, waits: jax.Array, what: jax.Array, out: jax.Array, service: Service) -> Lives:
+def ask(
+    lives: Lives, waits: jax.Array, what: jax.Array, out: jax.Array, service: Service, mail: Mail | None = None
+) -> Lives:
     """Apply chosen waits bool[N] for `what` int32[N] (WaitFor), with `out` int32[N] own children at work.
 
-    With nothing to wait for, a wait costs `idle_ms`; else the life is blocked until `release`.
+    With nothing to wait for, a wait costs `idle_ms`; else the life is blocked until `release`. Given `mail`, whoever
+    has no children at work and mail on its way waits for that, or until the deadline.
     """
     pends = waits & (out > 0)
+    idles = jnp.broadcast_to(service.idle_ms, lives.clock_ms.shape)
+    if mail is not None:
+        coming = jnp.where(mail.count > 0, mail.arrival_ms - lives.clock_ms, 0)
+        idles = jnp.where(coming > 0, jnp.minimum(coming, service.wait_limit_ms), idles)
     return replace(
         lives,
-        clock_ms=lives.clock_ms + jnp.where(waits & ~pends, service.idle_ms, 0),
+        clock_ms=lives.clock_ms + jnp.where(waits & ~pends, idles, 0),
         waiting=jnp.where(pends, 1 + what, lives.waiting),
         wait_left=jnp.where(pends, (out + 1) // 2, lives.wait_left),
         deadline_ms=jnp.where(pends, lives.clock_ms + service.wait_limit_ms, lives.deadline_ms),

@@ -104,7 +104,8 @@ def charge(rules: Rules, state: State, call: Call, bill: Bill, params: Params) -
     waits = call.acts & (call.tool == WAIT)
     below = clocks.children(lives, state.place_slot)
     out = jnp.where(lives.place >= 0, rows(below.out, lives.place), 0)
-    lives = clocks.ask(lives, waits, rules.arg(call, WAIT, "for"), out, params.service)
+    mail = state.mail if rules.topology.listens else None
+    lives = clocks.ask(lives, waits, rules.arg(call, WAIT, "for"), out, params.service, mail)
     hands = (call.tool == SPAWN) | (call.tool == DELEGATE)
     lives = replace(
         lives,

@@ -394,6 +394,13 @@ def core_tools(
     )
 
 
+def rules_offered(offered: Sequence[str], rules: Sequence[str]) -> dict[tuple[int, str], tuple[int, ...]]:
+    """What the values of aggregate's `rule` stand for, where only some of the task's rules are offered."""
+    if tuple(offered) == tuple(rules):
+        return {}
+    return {(AGGREGATE, "rule"): tuple(rules.index(name) for name in offered)}
+
+
 def _value_index(tool: str, argument: Argument, value: str | int) -> int:
     for index, allowed in enumerate(argument.values):
         if allowed == value and isinstance(value, bool) == isinstance(allowed, bool):

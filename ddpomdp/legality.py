@@ -37,7 +37,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     may_spawn = is_lead & (lives.depth < topology.max_depth) if topology.spawn else jnp.zeros_like(free)
     tools: list[jax.Array] = [jnp.zeros_like(free)] * len(rules.harness.tools)
     tools[SPAWN] = may_spawn
-    tools[DELEGATE] = idle > 0
+    tools[DELEGATE] = idle > 0 if topology.down else jnp.zeros_like(free)
     tools[DESPAWN] = jnp.zeros_like(free) if topology.crew else count > 0
     tools[RETURN] = has_parent & ~held
     tools[AGGREGATE] = is_lead & ((num_claims > 0) | (count > 0)) & ~held
@@ -46,10 +46,14 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     worked = rules.task.legal(lives.task, lives.role, has_row, num_claims, params.task)
     for i, allowed in enumerate(worked):
         tools[FIRST_TASK_TOOL + i] = allowed & ~held
-    whom = has_parent.astype(jnp.int32) | ((count > 0).astype(jnp.int32) << 1)
+    whom = jnp.zeros_like(lives.uid)
+    if topology.up:
+        whom = whom | has_parent.astype(jnp.int32)
+    if topology.down:
+        whom = whom | ((count > 0).astype(jnp.int32) << 1)
     if topology.peers:
         whom = whom | (has_parent.astype(jnp.int32) << 2)
-    if topology.spawn or topology.crew:
+    if topology.down and (topology.spawn or topology.crew):
         listed = jnp.minimum(count, roster)
         whom = whom | (((1 << listed) - 1) << len(GROUPS))
     tools[MESSAGE] = whom > 0
@@ -63,7 +67,7 @@ def legal(rules: Rules, state: State, params: Params) -> Legal:
     bounds = [
         jnp.where(free & (out > 0), jnp.int32(len(WAIT_FOR)), 1),
         jnp.where(free, jnp.int32(roles), 0),
-        jnp.where(free & (idle > 0), 1 + jnp.minimum(idle, roster), 0),
+        jnp.where(free & tools[DELEGATE], 1 + jnp.minimum(idle, roster), 0),
         jnp.where(free, jnp.minimum(count, 0 if topology.crew else roster), 0),
         jnp.where(free, rules.task.claim_bound(lives.role, num_claims), 0),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddpomdp import byvalue, claims
 from ddpomdp.claims import Log
-from ddpomdp.harness import Harness
+from ddpomdp.harness import AGGREGATE, Harness
 from ddpomdp.pytree import rows
 from ddpomdp.task import Task
 from ddpomdp.topology import Topology
@@ -37,7 +37,8 @@ class Config:
 class Rules:
     """What every move of the engine is given: task, harness, topology, settings.
 
-    `offered` maps (tool, argument) to the numbers its values stand for (rows, children, levels; -1: even split).
+    `offered` maps (tool, argument) to the numbers its values stand for (rows, children, levels, where not all are
+    offered the task's rules; -1: even split).
     """
 
     task: Task
@@ -86,6 +87,12 @@ class Rules:
             if argument.name == name:
                 return call.args[position]
         return jnp.full_like(call.tool, default)
+
+    def rule(self, call: Call) -> jax.Array:
+        """int32[N]: which of the task's rules each call aggregates by."""
+        said = self.arg(call, AGGREGATE, "rule")
+        values = self.offered.get((AGGREGATE, "rule"))
+        return said if values is None else jnp.asarray(values)[said]
 
     def number(self, call: Call, holder: jax.Array, tool: int, name: str) -> jax.Array:
         """int32[P]: the number an argument of each parent's call stands for (rows, children, level; -1: even split)."""

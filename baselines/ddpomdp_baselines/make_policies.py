@@ -43,7 +43,7 @@ def habits(env: Env, network: Network, params: Any, episodes: int = 512) -> dict
     turns, decides = np.asarray(data.turns), np.asarray(data.decides)
     handed = turns[decides & (turns[..., 0] == hands)]
     level = [argument.name for argument in env.harness.tools[hands].arguments].index("brief")
-    shares = {name: float(np.mean(handed[:, 1 + level] == i)) for i, name in enumerate(BRIEFS)}
+    shares = {name: float(np.mean(handed[:, 1 + level] == i)) if len(handed) else 0.0 for i, name in enumerate(BRIEFS)}
     births = float(np.mean(np.asarray(data.facts["births"])))
     often = f"{'spawns' if hands == SPAWN else 'delegations'}_per_episode"
     return {"births_per_episode": births, often: len(handed) / episodes, "briefs": shares}

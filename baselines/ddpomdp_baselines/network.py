@@ -3,7 +3,8 @@
 An agent reads its own features, its newest claims and the result of its last call; a parent also reads its roster
 (attention, queried by its own features) and its board (a mean over rows). A turn is spoken token by token: the logits
 of a position depend on the tokens before it, and only legal tokens have any probability. Where a token names a child,
-its logit is a pointer: the product of what the speaker looks for with that child's row of the roster.
+its logit is a pointer: the product of what the speaker looks for with that child's row of the roster; in a crew, whose
+rows are its roles, the row's own logit is added.
 
 Sizes of team, roster and task do not enter the weights, the grammar does. Axis letters: E entry (a slot of a tick, or a
 recorded decision), P parent place, R roster row, M row of the board, A argument position, V vocabulary.
@@ -90,6 +91,7 @@ class Net(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((heads, self.vocabulary)))
         self.point = nnx.Param(small(rngs.params(), (width, width)))
         self.offsets = pointers(harness)
+        self.crew = env.rules.topology.crew
 
     def mind(self, seen: View) -> tuple[jax.Array, jax.Array]:
         """(f32[E,D] what each entry makes of its view, f32[P,R,D] the parents' children)."""
@@ -127,7 +129,8 @@ class Net(nnx.Module):
             room = out.shape[-1] - offset
             placed = jnp.pad(score[:, :room], ((0, 0), (offset, max(room - score.shape[1], 0))))
             names_child = (jnp.arange(out.shape[-1]) >= offset) & jnp.isin(told, jnp.asarray(tools))
-            own = jnp.where(names_child, placed, own)
+            # A crew stands in the order of its roles: there a row has a meaning of its own, beside who stands in it.
+            own = jnp.where(names_child, placed + own if self.crew else placed, own)
         return out.at[at].set(own, mode="drop")
 
 

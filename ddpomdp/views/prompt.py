@@ -103,8 +103,15 @@ def _team(env: Env, words: Mapping[str, str]) -> list[str]:
     if not topology.spawn:
         return [*lines, f"Topology {topology.name}: nobody can be spawned."]
     who = "leads below the lead may spawn too" if topology.sub_leads else "only the lead spawns"
-    peers = "siblings may message each other" if topology.peers else "siblings cannot message each other"
-    return [*lines, f"Topology {topology.name}: {who}, at most {topology.max_depth} levels below the lead; {peers}."]
+    talk = ["siblings may message each other" if topology.peers else "siblings cannot message each other"]
+    if not topology.up:
+        talk.append("children speak by returning only")
+    if not topology.down:
+        talk.append("children are called once and not written to")
+    if topology.listens:
+        talk.append("a wait without children is for mail on its way")
+    depth = f"at most {topology.max_depth} levels below the lead"
+    return [*lines, f"Topology {topology.name}: {who}, {depth}; {'; '.join(talk)}."]
 
 
 def _limits(env: Env) -> list[str]:

@@ -32,6 +32,7 @@ LEAD, ENGINEER, MODELER, ANALYST = range(len(ROLES))
 TOOLS = ("write_features", "train_model", "tune", "check_artifacts", "submit")
 WRITE, TRAIN, TUNE, CHECK, SUBMIT = range(FIRST_TASK_TOOL, FIRST_TASK_TOOL + len(TOOLS))
 RULES = ("last", "best", "verdict")
+CHECKED = ("verdict",)  # those that heed checks
 FILES = ("X_train", "y_train", "X_test", "model", "submission")
 X_TRAIN, Y_TRAIN, X_TEST, MODEL, SUBMISSION = (1 << i for i in range(len(FILES)))
 FEATURES, EVERY = X_TRAIN | Y_TRAIN | X_TEST, 2 ** len(FILES) - 1

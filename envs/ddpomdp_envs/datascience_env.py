@@ -11,7 +11,18 @@ import jax.numpy as jnp
 
 from ddpomdp.byvalue import PLACES
 from ddpomdp.env import Env
-from ddpomdp.harness import AGGREGATE, BRIEFS, DELEGATE, FIRST_TASK_TOOL, SELECTORS, SPAWN, STOP, Harness, core_tools
+from ddpomdp.harness import (
+    AGGREGATE,
+    BRIEFS,
+    DELEGATE,
+    FIRST_TASK_TOOL,
+    SELECTORS,
+    SPAWN,
+    STOP,
+    Harness,
+    core_tools,
+    rules_offered,
+)
 from ddpomdp.options import UsageError, choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script, lines_of
@@ -19,6 +30,7 @@ from ddpomdp.rules import Config
 from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
 from ddpomdp_envs.datascience import (
+    CHECKED,
     DETAIL_TOKENS,
     DETAILS,
     MODELS,
@@ -31,7 +43,7 @@ from ddpomdp_envs.datascience import (
 )
 
 ID, VERSION = "DataScience-v0", "0.1.0"
-TOPOLOGIES = ("single", "swarm", "planner_executor_critic")
+TOPOLOGIES = ("single", "swarm", "planner_executor_critic", "centralized", "managed")
 CHAIN_CAP, SINGLE_CAP = 4, 12  # task calls per hand-out
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64)
 
@@ -94,6 +106,7 @@ def make_env(**given: Any) -> Env:
         tunes=MODELS[options["model"]].tunes,
     )
     spawnable = task.spawnable if row.spawn else ()
+    rules = CHECKED if row.checked else RULES
     roster = CREW if row.crew else options["roster"]
     core = core_tools(
         spawnable=spawnable,
@@ -101,7 +114,7 @@ def make_env(**given: Any) -> Env:
         chunks=(1,),
         delegate_chunks=(1,),
         delegate_briefs=BRIEFS,
-        rules=RULES,
+        rules=rules,
         roster=roster if row.spawn or row.crew else 0,
         crew=row.crew,
         details=DETAILS,
@@ -113,7 +126,7 @@ def make_env(**given: Any) -> Env:
         (SPAWN, "brief"): range(len(BRIEFS)),
         (DELEGATE, "chunk"): (1,),
         (DELEGATE, "brief"): range(len(BRIEFS)),
-    }
+    } | rules_offered(rules, RULES)
     harness = Harness(
         tools=(*core, *task.tools),
         roles=ROLES,

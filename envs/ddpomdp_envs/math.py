@@ -30,6 +30,7 @@ ROLES = ("lead", "solver", "executor", "verifier")
 LEAD, SOLVER, EXECUTOR, VERIFIER = range(len(ROLES))
 SOLVE, RUN, VERIFY = range(FIRST_TASK_TOOL, FIRST_TASK_TOOL + 3)
 RULES = ("majority", "verdict", "best", "last")
+CHECKED = ("verdict", "best")  # those that heed checks
 EFFORTS = ("low", "medium", "high")
 NUM_VALUES = 8
 CONTEXT_CLAIMS = 4  # claims of others that a solver has in mind

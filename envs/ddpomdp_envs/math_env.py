@@ -11,17 +11,29 @@ import jax.numpy as jnp
 
 from ddpomdp.byvalue import PLACES
 from ddpomdp.env import Env
-from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, Harness, core_tools
+from ddpomdp.harness import (
+    BRIEFS,
+    DELEGATE,
+    EVEN,
+    FIRST_TASK_TOOL,
+    MESSAGE,
+    RETURN,
+    SELECTORS,
+    SPAWN,
+    Harness,
+    core_tools,
+    rules_offered,
+)
 from ddpomdp.options import UsageError, choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script, lines_of
 from ddpomdp.rules import Config
 from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
-from ddpomdp_envs.math import MODELS, ROLES, RULES, VERIFIERS, Math, math_params
+from ddpomdp_envs.math import CHECKED, MODELS, ROLES, RULES, VERIFIERS, Math, math_params
 
 ID, VERSION = "Math-v0", "0.1.0"
-TOPOLOGIES = ("single", "swarm", "planner_executor_critic")
+TOPOLOGIES = ("single", "swarm", "planner_executor_critic", "centralized", "debate", "managed", "independent")
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 
 DEFAULTS: dict[str, Any] = {
@@ -56,6 +68,7 @@ DEFAULTS: dict[str, Any] = {
 # A lone agent draws one problem's answers until it stops: small enough for the exact bound.
 VOTE: dict[str, Any] = {"topology": "single", "max_turns": 14, "price_token": 1e-6, "price_second": 0.0}
 VOTE_SOLVES, VOTE_TOKENS = 12, 10_000
+DEBATE_PASSES = 5  # answers of each debater to each problem, at most
 RUNS = ("never", "cue", "always")  # whether policy `team` asks the executor
 
 _LARGE = {"claims_per_row": 16, "roster": 16, "model": "qwen3-4b", "counts": LONG_COUNTS}
@@ -95,16 +108,17 @@ def make_env(**given: Any) -> Env:
         options["num_subtasks"],
         options["claims_per_row"],
         options["observed_claims"],
-        passes=VOTE_SOLVES if vote else capacity,
+        passes=VOTE_SOLVES if vote else DEBATE_PASSES * capacity if row.listens else capacity,
         alone=row.name == "single",
         vote=vote,
         show=options["length_visible"] and not vote,
         max_solves=VOTE_SOLVES if vote else None,
     )
     frozen = indices("frozen_roles", options["frozen_roles"], ROLES[1:], ROLES)
-    spawnable = task.spawnable if row.spawn else ()
+    workers = task.spawnable[:1] if row.alike else task.spawnable
+    spawnable = workers if row.spawn else ()
     roster = CREW if row.crew else options["roster"]
-    rules = ("majority",) if vote else RULES
+    rules = ("majority",) if vote else CHECKED if row.checked else RULES
     task.rules = rules
     core = core_tools(
         spawnable=spawnable,
@@ -124,7 +138,7 @@ def make_env(**given: Any) -> Env:
         (SPAWN, "brief"): (0,),
         (DELEGATE, "chunk"): (-1,),
         (DELEGATE, "brief"): range(len(BRIEFS)),
-    }
+    } | rules_offered(rules, RULES)
     harness = Harness(
         tools=(*core, *task.tools),
         roles=ROLES,
@@ -358,6 +372,52 @@ def team(
     return Loop(env, lines_of([*lines, env.harness.turn("stop")]), checked=tuple(checked))
 
 
+def debate(env: Env, agents: int = 4, rounds: int = 1, rule: str = "majority") -> "Debate":
+    """Solvers answer, tell each other, and answer again; after the last round they return what they did not tell.
+
+    Args:
+      env: the environment, topology `debate`.
+      agents: solvers; one of the offered counts, so that all are born at once.
+      rounds: of telling and answering again.
+      rule: rule of aggregation.
+    """
+    _needs(env, "debate", "debate")
+    _offered("agents", agents, env.options["counts"])
+    whole("agents", agents, 1, env.spec.capacity - 1)
+    whole("rounds", rounds, 0, 1_000)
+    choose("rule", rule, RULES)
+    if agents * (rounds + 1) > env.rules.passes:
+        raise UsageError(f"rounds: got {rounds} with {agents} agents, allowed: {env.rules.passes} answers in all")
+    rows = (rounds + 1) * env.spec.num_subtasks
+    _offered("rows of a solver", rows, env.options["chunks"])
+    spawn = _turn(env, "spawn", role="solver", count=agents, chunk=rows)
+    end = [_wait(env), _turn(env, "aggregate", rule=rule), env.harness.turn("stop")]
+    return Debate(env, lines_of([spawn, *end]))
+
+
+def checked(env: Env, n: int = 8, checks: int = 1, rule: str = "verdict") -> Script:
+    """`n` solutions per problem by solvers who know nothing of each other, verdicts on the answers, then a choice.
+
+    Args:
+      env: the environment, topology `centralized`.
+      n: solvers, each with one solution per problem.
+      checks: verifiers, each with the newest answer to every problem.
+      rule: rule of aggregation.
+    """
+    _needs(env, "checked", "centralized")
+    whole("n", n, 1, min(env.rules.passes, env.spec.capacity - 2))
+    whole("checks", checks, 1, env.spec.capacity - 1 - n)
+    choose("rule", rule, CHECKED)
+    rows = env.spec.num_subtasks
+    _offered("rows of a solver", rows, env.options["chunks"])
+    read = [_wait(env), _turn(env, "aggregate", rule=rule)]
+    lines = []
+    for role, number_of in (("solver", n), ("verifier", checks)):
+        parts = _parts(env, number_of)
+        lines += [_turn(env, "spawn", role=role, count=count, chunk=rows) for count in parts] + read
+    return _script(env, [*lines, env.harness.turn("stop")])
+
+
 def heuristic(env: Env, model: str | None = None) -> Script:
     """The best `team` that a grid search found for the model: `python -m ddpomdp_envs.tune_math`.
 
@@ -401,6 +461,32 @@ class Loop(Script):
         done = ~jnp.any(is_open) & checked[carry] & (ts.uid == 0) & ~ts.blocked
         carry = jnp.where(done, lines.shape[0] - 1, carry)
         return super().act((lines, repeated), key, carry, ts)
+
+
+@dataclass(frozen=True)
+class Debate(Script):
+    """A script for the root; solvers tell their peers after every pass over the problems, wait for mail, go on."""
+
+    def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
+        """The script's line for the root, the debaters' rule for the rest."""
+        turns, carry, aux = super().act(params, key, carry, ts)
+        harness, spec = self.env.harness, self.env.spec
+        last = ts.observation.last_result[:, 0]
+        left = ts.observation.self[:, spec.self_features.index("rows_left")]
+        passed = (last == FIRST_TASK_TOOL) & (left > 0) & (left % spec.num_subtasks == 0)
+        said = turns[:, 0]
+        for here, turn in (
+            (said == RETURN, harness.turn("return", claims="new", detail="summary")),
+            (passed & (said == FIRST_TASK_TOOL), harness.turn("message", to="peers", claims="new", detail="summary")),
+            ((last == MESSAGE) & (said == FIRST_TASK_TOOL), harness.turn("wait")),
+        ):
+            turns = jnp.where((here & (ts.uid > 0))[:, None], jnp.asarray(turn), turns)
+        return turns, carry, aux
+
+
+def _offered(name: str, got: int, values: tuple[int, ...]) -> None:
+    if isinstance(got, bool) or got not in values:
+        raise UsageError(f"{name}: got {got!r}, allowed: {', '.join(map(str, values))}")
 
 
 def _needs(env: Env, policy: str, name: str) -> None:
@@ -456,5 +542,7 @@ POLICIES = {
     "solve_verify": solve_verify,
     "chain": chain,
     "team": team,
+    "debate": debate,
+    "checked": checked,
     "heuristic": heuristic,
 }

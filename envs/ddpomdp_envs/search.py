@@ -25,6 +25,7 @@ from ddpomdp.task import Worked, Working
 LEAD, SEARCHER, CHECKER = range(3)
 SEARCH, CHECK = FIRST_TASK_TOOL, FIRST_TASK_TOOL + 1
 RULES = ("majority", "verdict", "best", "last", "union")
+CHECKED = ("verdict", "best")  # those that heed checks
 NUM_VALUES = 8
 GROUP_ROWS = 8  # rows of a group for row-F1
 MAX_TURNS = 256  # places of the table of q by search turns

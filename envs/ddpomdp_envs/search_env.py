@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddpomdp.env import Env
-from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, Harness, core_tools
+from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, Harness, core_tools, rules_offered
 from ddpomdp.options import choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
 from ddpomdp.rules import Config
 from ddpomdp.topology import topology
-from ddpomdp_envs.search import MODELS, RULES, Search, search_params
+from ddpomdp_envs.search import CHECKED, MODELS, RULES, Search, search_params
 
 ID, VERSION = "Search-v0", "0.1.0"
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
@@ -100,7 +100,9 @@ def make_env(**given: Any) -> Env:
     row = topology(options["topology"], Search.roles)
     task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
     frozen = indices("frozen_roles", options["frozen_roles"], task.roles[1:], task.roles)
-    spawnable = (*task.spawnable, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
+    workers = task.spawnable[:1] if row.alike else task.spawnable
+    spawnable = (*workers, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
+    rules = CHECKED if row.checked else RULES
     counts = _values("counts", options["counts"], numbers=range(1, 4_097))
     chunks = _values("chunks", options["chunks"], numbers=range(1, 8_193), words=(EVEN,))
     delegate_chunks = _values("delegate_chunks", options["delegate_chunks"], numbers=range(1, 8_193), words=(EVEN,))
@@ -111,7 +113,7 @@ def make_env(**given: Any) -> Env:
         chunks=chunks,
         delegate_chunks=delegate_chunks,
         delegate_briefs=briefs,
-        rules=RULES,
+        rules=rules,
         roster=options["roster"] if row.spawn else 0,
     )
     rows_of = lambda values: tuple(-1 if value == EVEN else value for value in values)  # noqa: E731
@@ -122,7 +124,7 @@ def make_env(**given: Any) -> Env:
         (SPAWN, "brief"): range(len(BRIEFS)),
         (DELEGATE, "chunk"): rows_of(delegate_chunks),
         (DELEGATE, "brief"): tuple(BRIEFS.index(name) for name in briefs),
-    }
+    } | rules_offered(rules, RULES)
     harness = Harness(
         tools=(*core, *task.tools),
         roles=task.roles,
