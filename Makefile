@@ -58,6 +58,8 @@ speed: $(VENV)/.peers  ## turns per second beside other suites, decisions per se
 
 policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, learned (half an hour)
 	$(BIN)/python -m ddpomdp_envs.tune_search --out envs/ddpomdp_envs/tuned/search.json
+	$(BIN)/python -m ddpomdp_envs.tune_math --out envs/ddpomdp_envs/tuned/math.json
+	$(BIN)/python -m ddpomdp_envs.tune_datascience --out envs/ddpomdp_envs/tuned/datascience.json
 	$(BIN)/python -m ddpomdp_baselines.make_policies
 
 docs: $(STAMP)  ## check links and run the code in README.md and docs/

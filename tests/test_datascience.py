@@ -478,6 +478,26 @@ def test_a_planted_upstream_failure(watched):
 
 
 @pytest.mark.slow
+def test_attribution_accuracy_as_a_curve(crew, watched):
+    """Share of planted failures whose lowest score lies on the culprit, by how often the coach reads the log."""
+    keys = jax.random.split(jax.random.key(3), KEYS)
+    seen = watched(keys, make_env(preset="calibration", planted=True).params)
+    log = jax.vmap(read_log)(seen)
+    _, culprit = map(np.asarray, jax.vmap(blamed)(seen, log))
+    uid, scored = (np.asarray(x).reshape(KEYS, -1) for x in (seen.uid, log.scored))
+    score = jax.jit(lambda accuracy: jax.vmap(Rubric(accuracy=accuracy).score)(seen, keys)[0])
+    curve = {}
+    for accuracy in (0.0, 0.25, 0.535, 0.75, 1.0):
+        lowest = np.where(scored, np.asarray(score(accuracy)).reshape(KEYS, -1), 99).argmin(axis=1)
+        curve[accuracy] = float((uid[np.arange(KEYS), lowest] == culprit).mean())
+    print("blame on the culprit by accuracy", curve)
+    shares = list(curve.values())
+    assert shares == sorted(shares) and shares[0] < 0.2 and shares[-1] == 1.0
+    middle = shares[0] + 0.535 * (1 - shares[0])
+    assert curve[0.535] == pytest.approx(middle, abs=0.05)
+
+
+@pytest.mark.slow
 def test_regression_is_scored_higher_by_the_caps_alone(crew, watched):
     """Published .5 to 1.8 in favour of regression; without caps there is none. Given a valid submission."""
     seen = watched(jax.random.split(jax.random.key(5), 3_000), crew.params)

@@ -14,6 +14,8 @@ import ddpomdp
 from ddpomdp import cli
 from ddpomdp.bench import episode, find
 from ddpomdp.bench.workers import require_portable
+from ddpomdp.options import UsageError
+from ddpomdp_envs import lineup
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
@@ -95,6 +97,40 @@ def test_quick_trains(quick_run):
     (line,) = json.loads((quick_run / "results.json").read_text("utf-8"))["analysis"]["training"]
     assert (line["first"], line["last"]) == (rows[0]["reward"], rows[1]["reward"])
     assert line["decisions"] == rows[1]["total_decisions"] > 64 * 50
+
+
+def test_quick_plans_the_three_tasks():
+    suite = find("quick")
+    _, cells = suite.plan({"seeds": [0], "large": False})
+    policies = {}
+    for cell in cells:
+        if "policy" in cell.settings:
+            policies.setdefault(cell.settings["env"], {}).setdefault(cell.settings["policy"], []).append(cell)
+    assert list(policies) == ["Search-v0", "Math-v0", "DataScience-v0"]
+    for labels in policies.values():
+        assert {"random", "single", "heuristic", "base", "learned"} < set(labels)
+        for cells in labels.values():
+            ddpomdp.policy(
+                "random", lineup.place(*(cells[0].settings[k] for k in ("env", "preset", "model", "policy")))
+            )
+    assert sorted(policies["Math-v0"])[1:3] == ["chain", "chain-cue"]
+    assert "chain-note" in policies["DataScience-v0"] and "swarm-256-standard" not in policies["Search-v0"]
+    _, few = suite.plan({"models": ["weak"], "policies": ["single"], "seeds": [0], "large": False, "algorithms": []})
+    assert [cell.id for cell in few] == ["Search-v0.small.weak.single.s0"]
+    with pytest.raises(UsageError, match="unknown env 'Maths-v0'"):
+        suite.plan({"envs": ["Maths-v0"]})
+
+
+def test_quick_plays_the_other_tasks(tmp_path):
+    words = ["seeds=[0]", "episodes=2", "large=false", "preset=tiny", "policies=[chain]", "algorithms=[]"]
+    words += ["envs=[Math-v0,DataScience-v0]"]
+    assert cli.main(["bench", "quick", "--out", str(tmp_path / "run"), *words]) == 0
+    rows = rows_of(tmp_path / "run")
+    assert [(row["env"], row["policy"]) for row in rows] == [
+        (env, "chain") for env in ("DataScience-v0", "Math-v0") for _ in range(2)
+    ]
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Engineer, modeler, analyst: DataScience-v0, tiny, qwen3-4b" in page and "Relative performance" in page
 
 
 def test_learning_pairs_episodes_and_seeds():

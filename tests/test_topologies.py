@@ -1,5 +1,7 @@
 """Topologies: who may say what to whom, which task works under which, and a debate."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,18 +81,13 @@ def test_centralized_offers_rules_that_heed_checks():
         env = make(task, "centralized")
         (tool,) = (tool for tool in env.harness.tools if tool.name == "aggregate")
         assert [list(argument.values) for argument in tool.arguments] == ([rules] if rules else [])
-        said = env.rules.rule(jax.tree.map(lambda x: x, _call(env)))
+        said = env.rules.rule(_call(env))
         assert env.rules.task.name == task and [int(x) for x in said] == ([1, 2] if rules else [2, 2])
 
 
 def _call(env):
     """Calls of aggregate with the first two values of its rule."""
-
-    class Call:
-        tool = jnp.zeros(2, jnp.int32)
-        args = [jnp.arange(2, dtype=jnp.int32)] * env.harness.num_args
-
-    return Call()
+    return SimpleNamespace(tool=jnp.zeros(2, jnp.int32), args=[jnp.arange(2, dtype=jnp.int32)] * env.harness.num_args)
 
 
 AGENTS, ROUNDS = 5, 4
@@ -99,13 +96,7 @@ AGENTS, ROUNDS = 5, 4
 @pytest.fixture(scope="module")
 def debated():
     """Values int32[B, rounds + 1, agents] that debaters give, whether they are right, and claims heard int32[B]."""
-    sizes = {
-        "capacity": AGENTS + 1,
-        "counts": (1, AGENTS),
-        "chunks": (1, ROUNDS + 1),
-        "roster": AGENTS,
-        "wait_limit_ms": 10**8,
-    }
+    sizes = {"capacity": AGENTS + 1, "counts": (1, AGENTS), "chunks": (1, ROUNDS + 1), "wait_limit_ms": 10**8}
     env = make("Math-v0", "debate", **sizes)
     policy = ddpomdp.policy("debate", env, agents=AGENTS, rounds=ROUNDS)
     chance = 1 / (1 + np.exp(-pass_rates(0.6, 2.0)))
