@@ -9,6 +9,7 @@ SCOPE_COLUMNS = {
     "group": ("group",),
     "group_agent": ("group", "agent"),
     "group_role": ("group", "role"),
+    "agent": ("agent",),
     "batch": (),
 }
 

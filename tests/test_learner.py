@@ -130,11 +130,12 @@ def test_a_row_of_the_table_is_its_formula(env, network, data, name):
 
     def statistics(scope, t, b, n):
         """(score of the call, the samples of its cell, whether they are of one rollout)."""
-        cell = decides & (group == group[t, b, n])
-        if scope == "group_agent":
+        cell = decides & ((group == group[t, b, n]) | (not scope.startswith("group")))
+        if scope.endswith("agent"):
             cell &= role == role[t, b, n]
-        if row.sample == "call":
-            return value[t, b, n], value[cell], len(np.unique(episode[cell])) == 1
+        if row.sample != "trajectory":
+            times = np.asarray(data.tokens)[cell] if row.sample == "token" else 1
+            return value[t, b, n], np.repeat(value[cell], times), len(np.unique(episode[cell])) == 1
         means = {e: value[cell & (episode == e)].mean() for e in np.unique(episode[cell])}
         return means[b], np.asarray(list(means.values())), len(means) == 1
 
@@ -147,7 +148,7 @@ def test_a_row_of_the_table_is_its_formula(env, network, data, name):
             expected = score - samples.mean()
         if row.scale == "std":
             _, others, alone = statistics(row.scale_scope, t, b, n)
-            expected, lone = expected / (others.std(ddof=1) + 1e-6), lone or alone
+            expected, lone = expected / (others.std(ddof=row.ddof) + 1e-6), lone or alone
         expected = 0.0 if lone else expected
         np.testing.assert_allclose(got[t, b, n], expected, atol=2e-4, rtol=1e-4)
         checked += 1
