@@ -108,12 +108,12 @@ def test_quick_plans_the_three_tasks():
             policies.setdefault(cell.settings["env"], {}).setdefault(cell.settings["policy"], []).append(cell)
     assert list(policies) == ["Search-v0", "Math-v0", "DataScience-v0"]
     for labels in policies.values():
-        assert {"random", "single", "heuristic", "base", "learned"} < set(labels)
+        assert {"random", "single", "heuristic"} < set(labels)
         for cells in labels.values():
             ddpomdp.policy(
                 "random", lineup.place(*(cells[0].settings[k] for k in ("env", "preset", "model", "policy")))
             )
-    assert sorted(policies["Math-v0"])[1:3] == ["chain", "chain-cue"]
+    assert sorted(policies["Math-v0"])[:2] == ["chain", "chain-cue"] and "learned" in policies["Search-v0"]
     assert "chain-note" in policies["DataScience-v0"] and "swarm-256-standard" not in policies["Search-v0"]
     _, few = suite.plan({"models": ["weak"], "policies": ["single"], "seeds": [0], "large": False, "algorithms": []})
     assert [cell.id for cell in few] == ["Search-v0.small.weak.single.s0"]
