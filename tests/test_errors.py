@@ -15,9 +15,9 @@ BAD_OPTIONS = [
     ({"topolgy": "swarm"}, r"unknown option of Search-v0 'topolgy'; did you mean topology\? \(allowed: capacity"),
     (
         {"topology": "swam"},
-        r"unknown topology 'swam'; did you mean swarm\? \(allowed: hierarchical, planner_executor_critic, single",
+        r"unknown topology 'swam'; did you mean swarm\? \(allowed: centralized, debate, hierarchical",
     ),
-    ({"topology": ["swarm"]}, r"unknown topology .*swarm.*allowed: hierarchical"),
+    ({"topology": ["swarm"]}, r"unknown topology .*swarm.*allowed: centralized, debate"),
     ({"model": "strnog"}, r"unknown model 'strnog'; did you mean strong\? \(allowed: strong, weak\)"),
     ({"reward": "outcom"}, r"unknown reward 'outcom'; did you mean outcome\? \(allowed: debate"),
     ({"frozen_roles": ("searchr",)}, r"frozen_roles: got \('searchr',\), allowed: a list of searcher, checker"),
