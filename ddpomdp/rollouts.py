@@ -13,7 +13,7 @@ from ddpomdp.enums import LifeEnd
 from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import in_rank, pytree
+from ddpomdp.pytree import arrays, in_rank, pytree
 from ddpomdp.state import State
 from ddpomdp.timestep import TimeStep
 
@@ -52,7 +52,7 @@ def rollout(
       env_params: numbers to use instead of `env.params`.
     """
     luck = jax.random.fold_in(key, 1) if luck is None else luck
-    noise = jax.random.fold_in(luck, 2)
+    noise, params = jax.random.fold_in(luck, 2), arrays(params)
     state, ts = env.reset(key, luck, env_params)
 
     def tick(carry, _):
@@ -112,6 +112,7 @@ def episodes(
       env_params: numbers of the environment.
       record: (ts, turns, aux, next_ts), each with leading axis B, to what is kept of a tick.
     """
+    params = arrays(params)
     noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
     state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (keys.shape[0], *x.shape)), policy.carry(env))
@@ -200,8 +201,10 @@ def branch(
       num_ticks: ticks to play at most; default the horizon.
       env_params: numbers to use instead of `env.params`.
     """
+    state, params = arrays(state), arrays(params)
+    turns_K = jnp.asarray(turns_K, jnp.int32)
     ts = env.view(state, env_params)
-    memory = policy.carry(env) if memory is None else memory
+    memory = arrays(policy.carry(env) if memory is None else memory)
     num_ticks = env.spec.max_ticks if num_ticks is None else num_ticks
 
     def play(turn: jax.Array, luck: jax.Array) -> jax.Array:
