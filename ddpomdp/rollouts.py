@@ -88,6 +88,16 @@ class Batch:
     ticks: jax.Array  # int32[B]  ticks until the end
 
 
+@pytree
+class Fork:
+    """A decision at which an episode leaves the one that its keys give. Axis B: episodes."""
+
+    tick: jax.Array  # int32[B]  no tick: none
+    slot: jax.Array  # int32[B]
+    own: jax.Array  # keys[B]   the policy's noise in that slot at that tick
+    luck: jax.Array  # keys[B]   from that tick on, for everyone
+
+
 def episodes(
     env: Env,
     policy: Policy,
@@ -97,6 +107,7 @@ def episodes(
     num_ticks: int,
     env_params: Params,
     record: Callable[[TimeStep, jax.Array, Any, TimeStep], Any],
+    fork: Fork | None = None,
 ) -> Batch:
     """A batch of episodes until all have ended, and `num_ticks` ticks at most, keeping only what is asked for.
 
@@ -111,28 +122,39 @@ def episodes(
       num_ticks: static T.
       env_params: numbers of the environment.
       record: (ts, turns, aux, next_ts), each with leading axis B, to what is kept of a tick.
+      fork: where each episode goes on with other luck, and one slot with noise of its own; aux is then per slot.
     """
     params = arrays(params)
     noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
     state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (keys.shape[0], *x.shape)), policy.carry(env))
 
-    def one(luck: jax.Array, noise: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
-        turns, memory, aux = policy.act(params, noise, memory, ts)
+    def one(luck: jax.Array, noise: jax.Array, fork: Fork | None, t: jax.Array, now: tuple) -> tuple[Any, ...]:
+        state, ts, memory = now
+        if fork is not None:
+            luck = jnp.where(t >= fork.tick, fork.luck, luck)
+            noise = jnp.where(t >= fork.tick, jax.random.fold_in(fork.luck, 2), noise)
+        turns, after, aux = policy.act(params, noise, memory, ts)
+        if fork is not None:
+            other, _, other_aux = policy.act(params, fork.own, memory, ts)
+            here = (jnp.arange(turns.shape[0]) == fork.slot) & (t == fork.tick)
+            mine = lambda new, old: jnp.where(in_rank(here, old), new, old)  # noqa: E731
+            turns, aux = jax.tree.map(mine, (other, other_aux), (turns, aux))
         state, next_ts = env.step(luck, state, turns, env_params)
-        return state, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux
+        return state, next_ts, renewed(env, policy, after, ts, next_ts), turns, aux
 
-    def all_of(state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
-        state, next_ts, memory, turns, aux = jax.vmap(one)(luck, noise, state, ts, memory)
+    def all_of(t: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
+        play = jax.vmap(one, in_axes=(0, 0, 0, None, 0))
+        state, next_ts, memory, turns, aux = play(luck, noise, fork, t, (state, ts, memory))
         return state, next_ts, memory, record(ts, turns, aux, next_ts)
 
     def tick(carry: tuple) -> tuple:
         t, state, ts, memory, ticks, log = carry
-        state, next_ts, memory, kept = all_of(state, ts, memory)
+        state, next_ts, memory, kept = all_of(t, state, ts, memory)
         log = jax.tree.map(lambda log, x: log.at[t].set(x), log, kept)
         return t + 1, state, next_ts, memory, ticks + (~ts.last).astype(jnp.int32), log
 
-    kept = jax.eval_shape(all_of, state, ts, memory)[-1]
+    kept = jax.eval_shape(all_of, jnp.int32(0), state, ts, memory)[-1]
     log = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape), x.dtype), kept)
     start = (jnp.int32(0), state, ts, memory, jnp.zeros(keys.shape[0], jnp.int32), log)
     goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731

@@ -23,6 +23,9 @@ class Algorithm:
 
     Attributes:
       source: paper or code the row follows.
+      signal: "return" of the life, at every decision; or "counterfactual": members of a group are alternatives of one
+        decision to speak, drawn by the policy after the same prefix and played on with the same luck, and only that
+        decision is learned from.
       sample: what one sample of the statistics is: "trajectory", "call" or "token".
       center: "mean", "leave_one_out" or "none", over `center_scope`.
       scale: "std" or "none", over `scale_scope`.
@@ -41,6 +44,7 @@ class Algorithm:
     """
 
     source: str
+    signal: str = "return"
     sample: str = "trajectory"
     center: str = "mean"
     center_scope: str = "group"
@@ -66,6 +70,7 @@ class Algorithm:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "signal": ("return", "counterfactual"),
     "sample": advantages.SAMPLES,
     "center": advantages.CENTERS,
     "center_scope": ("group", "group_agent", "batch"),
@@ -98,6 +103,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dr_mas_std": Algorithm(f"{_DR_MAS}, table 3", **{**_AGENT, "center_scope": "group"}),
     "global_call": Algorithm(
         f"control that {_DR_MAS} lacks", **{**_AGENT, "center_scope": "group", "scale_scope": "group"}
+    ),
+    "c3": Algorithm(
+        "C3, arXiv 2603.06859; EIT-EAST-Lab/C3 628185be, reward_only, baseline_mode loo",
+        signal="counterfactual",
+        center="leave_one_out",
+        scale="none",
     ),
     "agent_trajectory": Algorithm(f"control that {_DR_MAS} lacks", **{**_AGENT, "sample": "trajectory"}),
 }

@@ -18,7 +18,7 @@ from ddpomdp.harness import Legal
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree
-from ddpomdp.rollouts import episodes, late_reward, left_early
+from ddpomdp.rollouts import Fork, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines.network import View
 
@@ -37,6 +37,7 @@ class Experience:
     returns: jax.Array  # f32[T,B,N]       of the life, from birth to the episode's end, late reward included
     group: jax.Array  # int32[B]
     facts: dict[str, jax.Array]  # f32[B] each      of the episode, see `facts`
+    forked: jax.Array | None = None  # bool[T,B,N]  where members of a group part, if they are branches of one prefix
 
 
 def group_keys(key: jax.Array, groups: int, group_size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -60,6 +61,7 @@ def collect(
     group: jax.Array,
     num_ticks: int,
     env_params: Params,
+    fork: Fork | None = None,
 ) -> Experience:
     """Play episodes and keep what a learner needs.
 
@@ -72,6 +74,7 @@ def collect(
       group: int32[B].
       num_ticks: static T; an episode that has not ended by then is paid as far as it went.
       env_params: numbers of the environment, with the channel weights in force.
+      fork: where the episodes go ways of their own.
     """
 
     def record(ts: TimeStep, turns: jax.Array, aux: Any, next_ts: TimeStep) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def collect(
             "team": jax.vmap(lambda step: step.team_return)(next_ts),
         }
 
-    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record)
+    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record, fork)
     log = batch.recorded
     uid = log["uid"]
     late = jax.vmap(late_reward, in_axes=(0, 1, 1, 0, None))(
@@ -111,7 +114,14 @@ def collect(
         returns=jnp.where(log["decides"], returns[life], 0.0),
         group=group,
         facts=facts(log, batch.ts.info, batch.ticks, returns.reshape(late.shape)[:, 0]),
+        forked=None if fork is None else _forked(fork, log["decides"]),
     )
+
+
+def _forked(fork: Fork, decides: jax.Array) -> jax.Array:
+    """bool[T,B,N]: the decisions at which episodes part."""
+    tick = jnp.arange(decides.shape[0])[:, None, None] == fork.tick[:, None]
+    return decides & tick & (jnp.arange(decides.shape[2]) == fork.slot[:, None])
 
 
 def facts(log: dict[str, Any], info: dict[str, Any], ticks: jax.Array, reward: jax.Array) -> dict[str, jax.Array]:

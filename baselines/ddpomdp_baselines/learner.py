@@ -17,6 +17,7 @@ from ddpomdp.params import Params
 from ddpomdp.pytree import pytree
 from ddpomdp_baselines import advantages, losses
 from ddpomdp_baselines.algorithms import Algorithm
+from ddpomdp_baselines.c3 import forks
 from ddpomdp_baselines.experience import Experience, collect, entries, group_keys, sum_over_decisions
 from ddpomdp_baselines.network import Network, View
 
@@ -96,6 +97,8 @@ class Update:
         """
         data = self.play(learner, key, env_params)
         learns = jnp.isin(data.role, jnp.asarray([self.env.spec.roles.index(name) for name in self.learns]))
+        if data.forked is not None:
+            learns = learns & data.forked
         advantage, weight, statistics = self.credit(data, learns)
 
         params, state, metrics = learner.params, learner.optimiser, {}
@@ -129,7 +132,13 @@ class Update:
             mesh = jax.sharding.Mesh(jax.devices()[: sizes.devices], ("episode",))
             spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("episode"))
             keys, luck, group = jax.lax.with_sharding_constraint((keys, luck, group), spread)
-        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params)
+        fork = None
+        if self.algorithm.signal == "counterfactual":
+            luck = jnp.repeat(luck[:: sizes.group_size], sizes.group_size)  # one prefix per group
+            firsts = keys[:: sizes.group_size], luck[:: sizes.group_size]
+            args = self.env, self.network, behaviour, *firsts, sizes.num_ticks, env_params, self.learns
+            fork = forks(*args, members=sizes.group_size)
+        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params, fork)
 
     def credit(self, data: Experience, learns: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """(advantage f32[E], weight of each token f32[E], facts about the statistics)."""
