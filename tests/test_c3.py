@@ -16,31 +16,36 @@ from ddpomdp_envs import control_env
 GROUPS, SIZE = 4, 4
 
 
+class Open(Update):
+    """An update that also says what it was learned from."""
+
+    def credit(self, data, learns):
+        advantage, weight, facts = super().credit(data, learns)
+        return advantage, weight, {**facts, "data": data, "advantage": advantage, "learns": learns}
+
+
 @pytest.fixture(scope="module")
 def played():
-    """Three updates on a team of two, each with what it was learned from."""
-    env = control_env.make_env("Additive-v0", agents=2, num_subtasks=2, max_ticks=16)
+    """Three updates on a team of two, each with what it was learned from; calls of tools are paid one by one."""
+    env = control_env.make_env("Additive-v0", agents=2, num_subtasks=2, max_ticks=16, reward="tool")
     network = Network(env, width=8)
     sizes = Sizes(groups=GROUPS, group_size=SIZE, num_ticks=16, chunk=32, learning_rate=1e-2)
-    update = Update(env, network, algorithms.find("c3"), sizes, env.spec.roles)
-
-    @jax.jit
-    def one(learner):
-        data = update.play(learner, jax.random.key(0), env.params)
-        advantage = update.credit(data, data.forked)[0]
-        return update(learner, jax.random.key(0), learner.params, env.params), data, advantage
-
+    update = Open(env, network, algorithms.find("c3"), sizes, env.spec.roles)
+    one = jax.jit(lambda learner: update(learner, jax.random.key(0), learner.params, env.params))
     learner, seen = start(network.init(env), sizes), []
     for _ in range(3):
         before = learner
-        (learner, metrics), data, advantage = one(learner)
-        seen.append(jax.tree.map(np.asarray, (before.params, learner.params, metrics, data, advantage)))
+        learner, metrics = one(learner)
+        metrics = jax.tree.map(np.asarray, metrics)
+        parts = (metrics.pop(name) for name in ("data", "advantage", "learns"))
+        seen.append((before.params, learner.params, metrics, *parts))
     return seen
 
 
 def test_members_share_everything_up_to_one_decision(played):
     parted = different = 0
-    for *_, data, _ in played:
+    for *_, data, _, learns in played:
+        assert (learns == data.forked).all()
         assert (data.forked.sum(axis=(0, 2)) <= 1).all()
         for group in range(GROUPS):
             mine = np.flatnonzero(data.group == group)
@@ -64,7 +69,7 @@ def test_members_share_everything_up_to_one_decision(played):
 
 def test_credit_is_leave_one_out_among_alternatives(played):
     live = 0
-    for *_, data, advantage in played:
+    for *_, data, advantage, _ in played:
         advantage = advantage.reshape(data.forked.shape)
         assert (advantage[~data.forked] == 0).all()
         for group in range(GROUPS):
@@ -80,10 +85,10 @@ def test_credit_is_leave_one_out_among_alternatives(played):
 
 def test_updates_are_finite_and_change_the_weights(played):
     moved = 0.0
-    for before, after, metrics, _, _ in played:
+    for before, after, metrics, *_ in played:
         assert metrics["skipped"] == 0 and np.isfinite(metrics["gradient_norm"])
         moved += sum(np.abs(a - b).sum() for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True))
-    assert moved > 0 and max(metrics["gradient_norm"] for _, _, metrics, _, _ in played) > 0
+    assert moved > 0 and max(metrics["gradient_norm"] for _, _, metrics, *_ in played) > 0
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,8 @@ def test_what_is_not_resolved_decides_nothing():
     assert (noisy["answer"], noisy["law"], noisy["resolved"]) == ("undecided", "not resolved", 0)
     wide = slopes.verdict(series(lambda x: x**-0.1, error=0.4))
     assert (wide["answer"], wide["resolved"]) == ("undecided", 4) and wide["low"] < -0.1 < wide["high"]
+    two = slopes.verdict(series(lambda x: x**-0.5, xs=(8, 32)))
+    assert (two["answer"], two["law"]) == ("holds", "too few sizes")
     gone = slopes.verdict([*series(lambda x: x**-0.5), (2_048, -0.01, math.inf), (4_096, 0.0, math.inf)])
     assert (gone["answer"], gone["resolved"], gone["points"]) == ("holds", 4, 6)
 

@@ -57,7 +57,8 @@ def verdict(points: Sequence[Point]) -> dict[str, Any]:
     Points whose log d has an error above 1/2 count as not resolved and enter no slope. With fewer than two others, or
     with an interval about -0.1, the question is undecided. It holds where the interval lies below -0.1 and fails where
     it lies above. The law is "square root" where the interval touches [-0.6, -0.4] and no local slope lies outside
-    [-0.8, -0.2]; "faster than any power" where local slopes, two at least, steepen below -1; "none" where it fails.
+    [-0.8, -0.2]; "faster than any power" where local slopes, two at least, steepen below -1; "none" where it fails; of
+    two sizes it is not said.
     """
     good = [point for point in points if point[2] <= RESOLVED and point[1] > 0 and math.isfinite(point[1])]
     slope, steps = fit(good), local(good)
@@ -70,6 +71,8 @@ def verdict(points: Sequence[Point]) -> dict[str, Any]:
     steepens = len(falls) > 1 and all(b < a for a, b in pairwise(falls)) and falls[-1] < -1
     if answer == "fails":
         law = "none"
+    elif len(good) < 3:
+        law = "too few sizes"
     elif steepens:
         law = "faster than any power"
     elif answer == "holds" and high >= -0.6 and low <= -0.4 and all(-0.8 <= x <= -0.2 for x in falls):
