@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ddpomdp import Decision
+from ddpomdp.harness import SPAWN, STOP
 from ddpomdp_baselines import algorithms, c3
 from ddpomdp_baselines.learner import Sizes, Update, start
 from ddpomdp_baselines.network import Network
@@ -26,13 +27,15 @@ class Open(Update):
 
 @pytest.fixture(scope="module")
 def played():
-    """Three updates on a team of two, each with what it was learned from; calls of tools are paid one by one."""
+    """Three updates from what workers say, each with what it was learned from; calls of tools are paid one by one."""
     env = control_env.make_env("Additive-v0", agents=2, num_subtasks=2, max_ticks=16, reward="tool")
     network = Network(env, width=8)
     sizes = Sizes(groups=GROUPS, group_size=SIZE, num_ticks=16, chunk=32, learning_rate=1e-2)
-    update = Open(env, network, algorithms.find("c3"), sizes, env.spec.roles)
+    update = Open(env, network, algorithms.find("c3"), sizes, ("worker",))
+    fresh = network.init(env)  # a lead that spawns and does not stop, so that workers come to speak
+    fresh = fresh | {"bias": fresh["bias"].at[0, STOP].add(-5.0).at[0, SPAWN].add(2.0)}
     one = jax.jit(lambda learner: update(learner, jax.random.key(0), learner.params, env.params))
-    learner, seen = start(network.init(env), sizes), []
+    learner, seen = start(fresh, sizes), []
     for _ in range(3):
         before = learner
         learner, metrics = one(learner)
