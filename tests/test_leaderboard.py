@@ -127,3 +127,10 @@ def test_refusals(board, folder, tmp_path, capsys):
         assert main(["report", *map(str, words)]) == 2
         complaint = capsys.readouterr().err
         assert said in complaint and complaint.count("\n") == 1
+
+
+def test_the_committed_leaderboard_is_fine():
+    assert leaderboard.check(COMMITTED) == []
+    lines = leaderboard.read(COMMITTED)
+    assert {line["env"] for line in lines} == set(credit_suite.WORLDS)
+    assert {line["estimator"] for line in lines} == set(credit_suite.ESTIMATORS)
