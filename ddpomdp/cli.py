@@ -182,33 +182,63 @@ class Bench:
 class Report:
     """Rebuild results.json and report.html of a run from its raw rows, or check results.json against them.
 
+    A .csv file in place of the folder is a leaderboard: it is checked line by line.
+
     Example: ddpomdp report runs/quick --check
     """
 
     folder: Annotated[Positional[Path], arg(metavar="DIR")]
-    """Folder of a run."""
+    """Folder of a run, or with --check a leaderboard.csv."""
     check: bool = False
     """Only compare: exit code 1 and one line per difference if any number, key or cell differs."""
+    leaderboard: Path | None = None
+    """Put the run's lines into this .csv file, in place of earlier ones of the same keys."""
+    submitter: str = "ddpomdp"
+    """Whose lines they are."""
     as_json: Annotated[bool, arg(name="json")] = False
     """Print results.json, or with --check the differences, as JSON."""
 
     def __call__(self, options: dict[str, Any]) -> int:
         """Rebuild or check."""
-        from ddpomdp.bench import find, report, results, store
+        from ddpomdp.bench import find, leaderboard, report, results, store
 
         _no_options("report", options)
+        if self.check and self.leaderboard:
+            raise UsageError("--check and --leaderboard at once; allowed: one of them")
+        if self.folder.suffix == ".csv":
+            if not self.check:
+                raise UsageError(f"{self.folder} is a leaderboard; allowed: --check")
+            return self._checked(leaderboard.check(self.folder), "every number follows from its seeds")
         run = store.read(self.folder)
         suite = find(run.run["suite"])
         if self.check:
-            problems = results.check(run, suite)
-            if self.as_json:
-                print(json.dumps({"ok": not problems, "differences": problems}, indent=1))
-            else:
-                print("\n".join(problems) if problems else f"{self.folder}: every number follows from the raw rows")
-            return 1 if problems else 0
+            return self._checked(results.check(run, suite), "every number follows from the raw rows")
+        if self.leaderboard:
+            return self._enter(run, suite, self.leaderboard)
         with store.hold(self.folder) as held:
             path = report.rebuild(held, suite)
         print((self.folder / results.FILE).read_text("utf-8") if self.as_json else path)
+        return 0
+
+    def _checked(self, problems: list[str], fine: str) -> int:
+        if self.as_json:
+            print(json.dumps({"ok": not problems, "differences": problems}, indent=1))
+        else:
+            print("\n".join(problems) if problems else f"{self.folder}: {fine}")
+        return 1 if problems else 0
+
+    def _enter(self, run: Any, suite: Any, path: Path) -> int:
+        from ddpomdp.bench import leaderboard, results
+
+        if path.suffix != ".csv" or not path.absolute().parent.is_dir():
+            raise UsageError(f"leaderboard {path}; allowed: a file that ends in .csv in a folder that exists")
+        if problems := results.check(run, suite):
+            raise UsageError(f"{self.folder}: {problems[0]}; ddpomdp report {self.folder} --check lists all")
+        with bad_input():
+            lines = leaderboard.lines_of(run.run, results.compute(run, suite)["analysis"], self.submitter)
+        old = leaderboard.read(path) if path.exists() else []
+        leaderboard.write(path, leaderboard.merged(old, lines))
+        print(f"{path}: {len(lines)} lines of {self.submitter}")
         return 0
 
 

@@ -32,7 +32,7 @@ from ddpomdp.harness import (
 )
 from ddpomdp.luck import Purpose, draw
 from ddpomdp.params import Params
-from ddpomdp.pytree import once, rows
+from ddpomdp.pytree import arrays, once, rows
 from ddpomdp.rules import Config, Rules
 from ddpomdp.state import State
 from ddpomdp.task import Task
@@ -147,7 +147,7 @@ class Env:
         A step after `last` changes nothing.
         """
         params = self.params if params is None else params
-        turns = self._checked(turns)
+        state, turns = arrays(state), self._checked(turns)
         if self.rules.config.frozen_roles:
             turns = self._frozen(state, turns, params)
         state_next, tick = engine_.step(self.rules, luck, state, turns, params)
@@ -155,7 +155,7 @@ class Env:
 
     def observe(self, state: State, params: Params | None = None) -> Observation:
         """What each agent sees: the function that fills `ts.observation`."""
-        return observe_.observe(self.rules, state, self.params if params is None else params)
+        return observe_.observe(self.rules, arrays(state), self.params if params is None else params)
 
     def legal_tokens(self, legal: Legal, turns: jax.Array, position: int) -> jax.Array:
         """bool[N, V]: tokens legal at `position` given the positions before it in turns int32[N, 1+A]."""
@@ -207,6 +207,7 @@ class Env:
     def view(self, state: State, params: Params | None = None) -> TimeStep:
         """A state as a TimeStep in which nothing has just happened: no reward, no events. `reset` returns this."""
         params = self.params if params is None else params
+        state = arrays(state)
         lives, n = state.lives, self.spec.capacity
         zero, no = jnp.zeros(n, jnp.float32), jnp.zeros(n, bool)
         ints = jnp.zeros(n, jnp.int32)

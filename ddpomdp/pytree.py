@@ -13,13 +13,18 @@ from jax.extend.core import jaxpr_as_fun
 
 T = TypeVar("T")
 
-__all__ = ["in_rank", "once", "pytree", "replace", "rows", "stacked", "where_needed"]
+__all__ = ["arrays", "in_rank", "once", "pytree", "replace", "rows", "stacked", "where_needed"]
 
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass registered as a JAX pytree; fields with metadata static=True are static."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+def arrays(tree: T) -> T:
+    """The tree with JAX arrays for leaves: numpy's (a stored episode, say) know neither `.at` nor traced indices."""
+    return jax.tree.map(jnp.asarray, tree)
 
 
 def in_rank(flags: jax.Array, like: jax.Array) -> jax.Array:

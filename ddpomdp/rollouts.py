@@ -13,7 +13,7 @@ from ddpomdp.enums import LifeEnd
 from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import in_rank, pytree
+from ddpomdp.pytree import arrays, in_rank, pytree
 from ddpomdp.state import State
 from ddpomdp.timestep import TimeStep
 
@@ -52,7 +52,7 @@ def rollout(
       env_params: numbers to use instead of `env.params`.
     """
     luck = jax.random.fold_in(key, 1) if luck is None else luck
-    noise = jax.random.fold_in(luck, 2)
+    noise, params = jax.random.fold_in(luck, 2), arrays(params)
     state, ts = env.reset(key, luck, env_params)
 
     def tick(carry, _):
@@ -89,6 +89,16 @@ class Batch:
     ticks: jax.Array  # int32[B]  ticks until the end
 
 
+@pytree
+class Fork:
+    """A decision at which an episode leaves the one that its keys give. Axis B: episodes."""
+
+    tick: jax.Array  # int32[B]  no tick: none
+    slot: jax.Array  # int32[B]
+    own: jax.Array  # keys[B]   the policy's noise in that slot at that tick
+    luck: jax.Array  # keys[B]   from that tick on, for everyone
+
+
 def episodes(
     env: Env,
     policy: Policy,
@@ -99,6 +109,7 @@ def episodes(
     env_params: Params,
     record: Callable[[TimeStep, jax.Array, Any, TimeStep], Any],
     note: Callable[[State, TimeStep, TimeStep, State], Any] | None = None,
+    fork: Fork | None = None,
 ) -> Batch:
     """A batch of episodes until all have ended, and `num_ticks` ticks at most, keeping only what is asked for.
 
@@ -115,28 +126,40 @@ def episodes(
       record: (ts, turns, aux, next_ts), each with leading axis B, to what is kept of a tick.
       note: (state before, ts, next_ts, state after) of one episode to what else is kept of a tick, for whoever may know
         more than the agents: coaches.
+      fork: where each episode goes on with other luck, and one slot with noise of its own; aux is then per slot.
     """
+    params = arrays(params)
     noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
     state, ts = jax.vmap(lambda key, luck: env.reset(key, luck, env_params))(keys, luck)
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (keys.shape[0], *x.shape)), policy.carry(env))
 
-    def one(luck: jax.Array, noise: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
+    def one(luck: jax.Array, noise: jax.Array, fork: Fork | None, t: jax.Array, now: tuple) -> tuple[Any, ...]:
+        state, ts, memory = now
+        if fork is not None:
+            luck = jnp.where(t >= fork.tick, fork.luck, luck)
+            noise = jnp.where(t >= fork.tick, jax.random.fold_in(fork.luck, 2), noise)
         turns, memory, aux = policy.act(params, noise, memory, ts)
+        if fork is not None:
+            other, _, other_aux = policy.act(params, fork.own, now[2], ts)
+            here = (jnp.arange(turns.shape[0]) == fork.slot) & (t == fork.tick)
+            mine = lambda new, old: jnp.where(in_rank(here, old), new, old)  # noqa: E731
+            turns, aux = jax.tree.map(mine, (other, other_aux), (turns, aux))
         after, next_ts = env.step(luck, state, turns, env_params)
         noted = note(state, ts, next_ts, after) if note else ()
         return after, next_ts, renewed(env, policy, memory, ts, next_ts), turns, aux, noted
 
-    def all_of(state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
-        state, next_ts, memory, turns, aux, noted = jax.vmap(one)(luck, noise, state, ts, memory)
+    def all_of(t: jax.Array, state: State, ts: TimeStep, memory: Any) -> tuple[Any, ...]:
+        play = jax.vmap(one, in_axes=(0, 0, 0, None, 0))
+        state, next_ts, memory, turns, aux, noted = play(luck, noise, fork, t, (state, ts, memory))
         return state, next_ts, memory, (record(ts, turns, aux, next_ts), noted)
 
     def tick(carry: tuple) -> tuple:
         t, state, ts, memory, ticks, log = carry
-        state, next_ts, memory, kept = all_of(state, ts, memory)
+        state, next_ts, memory, kept = all_of(t, state, ts, memory)
         log = jax.tree.map(lambda log, x: log.at[t].set(x), log, kept)
         return t + 1, state, next_ts, memory, ticks + (~ts.last).astype(jnp.int32), log
 
-    kept = jax.eval_shape(all_of, state, ts, memory)[-1]
+    kept = jax.eval_shape(all_of, jnp.int32(0), state, ts, memory)[-1]
     log = jax.tree.map(lambda x: jnp.zeros((num_ticks, *x.shape), x.dtype), kept)
     start = (jnp.int32(0), state, ts, memory, jnp.zeros(keys.shape[0], jnp.int32), log)
     goes_on = lambda carry: (carry[0] < num_ticks) & ~jnp.all(carry[2].last)  # noqa: E731
@@ -206,8 +229,10 @@ def branch(
       num_ticks: ticks to play at most; default the horizon.
       env_params: numbers to use instead of `env.params`.
     """
+    state, params = arrays(state), arrays(params)
+    turns_K = jnp.asarray(turns_K, jnp.int32)
     ts = env.view(state, env_params)
-    memory = policy.carry(env) if memory is None else memory
+    memory = arrays(policy.carry(env) if memory is None else memory)
     num_ticks = env.spec.max_ticks if num_ticks is None else num_ticks
 
     def play(turn: jax.Array, luck: jax.Array) -> jax.Array:

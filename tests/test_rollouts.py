@@ -72,11 +72,26 @@ def test_a_branch_with_the_original_turn_and_luck_repeats_the_original(env, swar
         ]
     )
     state, _ = env.reset(key, lucks[0])
-    returns = jax.jit(lambda s, luck: ddpomdp.branch(env, s, 0, alternatives, policy, params, luck))(state, lucks)
+    # As they come out of a file: numpy, which cannot be indexed by what is traced.
+    state, memory, params = jax.tree.map(np.asarray, (state, policy.carry(env), params))
+    again = lambda luck: ddpomdp.branch(env, state, 0, np.asarray(alternatives), policy, params, luck, memory=memory)  # noqa: E731
+    returns = jax.jit(again)(lucks)
     assert returns.shape == (3, 4)
     assert float(returns[0, 0]) == episodes.next_ts.channels["team"][0].max(axis=-1).sum()
     assert (np.asarray(returns[2]) < 0.2).all()  # stopped at once: nothing but the price, or nothing answerable
     assert len(set(np.asarray(returns).ravel().tolist())) > 6
+
+
+def test_states_and_parameters_may_be_numpy(env, swarm, group):
+    policy, params = swarm
+    key, lucks, episodes = group
+    state, params = jax.tree.map(np.asarray, (env.reset(key, lucks[0])[0], params))
+    turns = np.zeros((env.spec.capacity, 1 + env.spec.num_args), np.int32)
+    shown = jax.eval_shape(lambda luck: env.step(luck, state, turns), lucks[0])[1]  # traced, not compiled
+    assert shown.uid.shape == (env.spec.capacity,)
+    assert jax.eval_shape(lambda: env.observe(state)).self.shape == shown.observation.self.shape
+    long = jax.eval_shape(lambda key: ddpomdp.rollout(env, policy, params, key, TICKS), key)
+    assert long.turns.shape == episodes.turns.shape[1:]
 
 
 def test_view_of_a_state_is_what_step_showed(env, group):

@@ -25,7 +25,10 @@ class Algorithm:
 
     Attributes:
       source: paper or code the row follows.
-      signal: what a call is judged by: the return of its "life", the life's return "to_go", or the pay of the "call".
+      signal: what a call is judged by: the return of its "life", the life's return "to_go", the pay of the "call"; or
+        "counterfactual": the return of its life, where members of a group are alternatives of one decision to speak,
+        drawn by the policy after the same prefix and played on with the same luck, and only that decision is learned
+        from.
       reward: preset of the reward, unless the environment's options name one; None: the environment's own.
       lead: whether the lead learns too, where there are others and the run does not say who learns.
       per_role: weights per role; those of a network from a file begin as copies.
@@ -114,6 +117,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dr_mas_std": Algorithm(f"{_DR_MAS}, table 3", **{**_AGENT, "center_scope": "group"}),
     "global_call": Algorithm(
         f"control that {_DR_MAS} lacks", **{**_AGENT, "center_scope": "group", "scale_scope": "group"}
+    ),
+    "c3": Algorithm(
+        "C3, arXiv 2603.06859; EIT-EAST-Lab/C3 628185be, reward_only, baseline_mode loo",
+        signal="counterfactual",
+        center="leave_one_out",
+        scale="none",
     ),
     "agent_trajectory": Algorithm(f"control that {_DR_MAS} lacks", **{**_AGENT, "sample": "trajectory"}),
     "reinforce_pp": Algorithm(

@@ -21,12 +21,12 @@ from ddpomdp.options import choose
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree, replace
-from ddpomdp.rollouts import Batch, episodes, late_reward, left_early
+from ddpomdp.rollouts import Batch, Fork, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines.advantages import returns_to_go
 from ddpomdp_baselines.network import View
 
-SIGNALS = ("life", "to_go", "call")
+SIGNALS = ("life", "to_go", "call", "counterfactual")
 
 
 @pytree
@@ -43,6 +43,7 @@ class Experience:
     returns: jax.Array  # f32[T,B,N]       what the decision is judged by, see `signal_of`
     group: jax.Array  # int32[B]
     facts: dict[str, jax.Array]  # f32[B] each      of the episode, see `facts`
+    forked: jax.Array | None = None  # bool[T,B,N]  where members of a group part, if they are branches of one prefix
 
 
 def group_keys(key: jax.Array, groups: int, group_size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -68,6 +69,7 @@ def collect(
     env_params: Params,
     signal: str = "life",
     coach: Coach | None = None,
+    fork: Fork | None = None,
 ) -> Experience:
     """Play episodes and keep what a learner needs.
 
@@ -82,6 +84,7 @@ def collect(
       env_params: numbers of the environment, with the channel weights in force.
       signal: what a decision is judged by, one of `SIGNALS`.
       coach: scores the episodes when they are over; what it gives is paid with the weight of channel `process`.
+      fork: where the episodes go ways of their own.
     """
 
     def record(ts: TimeStep, turns: jax.Array, aux: Any, next_ts: TimeStep) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def collect(
         }
 
     note = partial(read, env) if coach else None
-    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record, note)
+    batch = episodes(env, policy, params, keys, luck, num_ticks, env_params, record, note, fork)
     log = batch.recorded
     uid, paid, told = log["uid"], log["reward"], {}
     if coach:
@@ -127,6 +130,7 @@ def collect(
         returns=jnp.where(log["decides"], returns, 0.0),
         group=group,
         facts=facts(log, batch.ts.info, batch.ticks, total.reshape(late.shape)[:, 0]) | told,
+        forked=None if fork is None else _forked(fork, log["decides"]),
     )
 
 
@@ -149,6 +153,7 @@ def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, la
     life    all that its life is paid, from birth to the episode's end, late reward included
     to_go   what its life is paid from this call on, late reward included
     call    what its life is paid in the tick of this call
+    counterfactual  as life: it is where episodes part that differs, see `c3.forks`
 
     Args:
       signal: one of these.
@@ -158,12 +163,18 @@ def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, la
       late: f32[T,B,N], likewise.
     """
     choose("signal", signal, SIGNALS)
-    if signal == "life":
+    if signal in ("life", "counterfactual"):
         return total
     if signal == "call":
         return paid
     other = jnp.concatenate([uid[1:] != uid[:-1], jnp.ones_like(uid[:1], bool)])
     return late + returns_to_go(paid, other, mask=uid >= 0)
+
+
+def _forked(fork: Fork, decides: jax.Array) -> jax.Array:
+    """bool[T,B,N]: the decisions at which episodes part."""
+    tick = jnp.arange(decides.shape[0])[:, None, None] == fork.tick[:, None]
+    return decides & tick & (jnp.arange(decides.shape[2]) == fork.slot[:, None])
 
 
 def facts(log: dict[str, Any], info: dict[str, Any], ticks: jax.Array, reward: jax.Array) -> dict[str, jax.Array]:

@@ -18,6 +18,7 @@ from ddpomdp.params import Params
 from ddpomdp.pytree import pytree, replace
 from ddpomdp_baselines import advantages, losses
 from ddpomdp_baselines.algorithms import Algorithm
+from ddpomdp_baselines.c3 import forks
 from ddpomdp_baselines.experience import Experience, collect, entries, group_keys, sum_over_decisions
 from ddpomdp_baselines.network import Network, View
 
@@ -107,6 +108,8 @@ class Update:
         """
         data = self.play(learner, key, env_params)
         learns = jnp.isin(data.role, jnp.asarray([self.env.spec.roles.index(name) for name in self.learns]))
+        if data.forked is not None:
+            learns = learns & data.forked
         if self.algorithm.kl_weight and self.algorithm.kl_where == "reward":
             data = self.penalised(data, learns, anchor)
         advantage, weight, statistics = self.credit(data, learns)
@@ -142,8 +145,14 @@ class Update:
             mesh = jax.sharding.Mesh(jax.devices()[: sizes.devices], ("episode",))
             spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("episode"))
             keys, luck, group = jax.lax.with_sharding_constraint((keys, luck, group), spread)
-        signal, coach = self.algorithm.signal, self.coach
-        return collect(self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params, signal, coach)
+        fork = None
+        if self.algorithm.signal == "counterfactual":
+            luck = jnp.repeat(luck[:: sizes.group_size], sizes.group_size)  # one prefix per group
+            firsts = keys[:: sizes.group_size], luck[:: sizes.group_size]
+            args = self.env, self.network, behaviour, *firsts, sizes.num_ticks, env_params, self.learns
+            fork = forks(*args, members=sizes.group_size)
+        args = self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params
+        return collect(*args, signal=self.algorithm.signal, coach=self.coach, fork=fork)
 
     def penalised(self, data: Experience, learns: jax.Array, anchor: Any) -> Experience:
         """The experience with the divergence from the anchor, summed over a call's tokens, taken off its value."""

@@ -14,6 +14,7 @@ from ddpomdp.bench.suite import Curve, Metric, Suite
 from ddpomdp.options import UsageError
 
 FILE = "report.html"
+FEW = 12  # points of a line that are marked one by one
 _COLOURS = {  # by theme: text, grid, lines (Okabe and Ito's palette, its dark tones lifted for dark paper)
     "light": ("#4b5563", "#e5e7eb", ("#0f6fbf", "#d55e00", "#00875f", "#b0588e", "#946f00", "#3a96c8", "#6b7280")),
     "dark": ("#a8b1bf", "#2c3441", ("#63b3f4", "#f0965a", "#3cc9a0", "#dd93bf", "#e3b341", "#8fd0f0", "#9aa4b2")),
@@ -115,6 +116,7 @@ def _draw(curve: Curve, lines: Mapping[str, list[tuple[float, ...]]], theme: str
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     text, grid, colours = _COLOURS[theme]
     style: Any = {
@@ -133,10 +135,18 @@ def _draw(curve: Curve, lines: Mapping[str, list[tuple[float, ...]]], theme: str
         axes = figure.add_subplot(facecolor="none", xlabel=curve.x_label, ylabel=curve.y_label)
         for (name, points), colour in zip(lines.items(), colours * (len(lines) // len(colours) + 1), strict=False):
             x, y = [point[0] for point in points], [point[1] for point in points]
-            axes.plot(x, y, color=colour, linewidth=1.8, label=name, marker="o" if len(points) == 1 else "")
+            marker = "o" if len(points) <= FEW and name not in curve.dashed else ""
+            style = "--" if name in curve.dashed else "-"
+            axes.plot(x, y, style, color=colour, linewidth=1.8, markersize=4, label=name, marker=marker)
             if points and all(len(point) == 4 for point in points):
                 low, high = [point[2] for point in points], [point[3] for point in points]
                 axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.set(xscale=curve.x_scale, yscale=curve.y_scale)
+        for axis, scale in ((axes.xaxis, curve.x_scale), (axes.yaxis, curve.y_scale)):
+            if scale == "log":  # 0.05, 0.1, 0.2 instead of powers of ten
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+                axis.set_minor_formatter(NullFormatter())
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color=grid, linewidth=0.8)
         axes.set_axisbelow(True)

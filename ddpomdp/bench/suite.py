@@ -66,13 +66,16 @@ class Picture:
 
 @dataclass(frozen=True)
 class Curve:
-    """Lines with optional bands; a point is (x, y) or (x, y, low, high)."""
+    """Lines with optional bands; a point is (x, y) or (x, y, low, high). Few points are marked."""
 
     title: str
     x_label: str
     y_label: str
     lines: Mapping[str, Iterable[tuple[float, ...]]]
     caption: str = ""
+    x_scale: Literal["linear", "log"] = "linear"  # on a logarithmic axis only what is above 0 is seen
+    y_scale: Literal["linear", "log"] = "linear"
+    dashed: tuple[str, ...] = ()  # lines that are a reference, not measured
 
 
 @dataclass(frozen=True)

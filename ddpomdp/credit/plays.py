@@ -35,12 +35,13 @@ class Player:
     policy: Policy
     params: Any
     env_params: Params
+    at_most: int = LANES  # episodes of a chunk: fewer where a world is large and few episodes are wanted
 
     @property
     def lanes(self) -> int:
         """Episodes of a chunk."""
         spec = self.env.spec
-        return int(np.clip(LOGGED // (spec.max_ticks * spec.capacity), 8, LANES))
+        return min(int(np.clip(LOGGED // (spec.max_ticks * spec.capacity), 8, LANES)), self.at_most)
 
     def ordinary(self, keys: jax.Array, luck: jax.Array) -> "Ordinary":
         """Whole episodes, in numpy, episodes first."""

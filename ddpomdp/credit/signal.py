@@ -58,7 +58,6 @@ def expected_return(
     """
     whole("samples", samples, 1, 10_000_000)
     luck = jax.random.split(key, samples)
-    state, memory = jax.tree.map(jnp.asarray, (state, memory))
     more = {"memory": memory, "num_ticks": num_ticks, "env_params": env_params}
     returns = branch(env, state, slot, jnp.asarray(turn)[None], policy, params, luck, **more)[0]
     ddof = min(samples - 1, 1)
@@ -117,65 +116,135 @@ def snr(
       ValueError: an estimator without that unit or property, or no decision of this kind in any episode.
     """
     _, unit = table.find(estimator, unit)
-    if estimator not in MEASURED:
-        raise UsageError(refusal("estimator of snr", estimator, MEASURED))
+    measurable(estimator)
     wanted = units.decision_kind(decision)
     choose("alternatives", alternatives, ALTERNATIVES)
     whole("episodes", episodes, 4, 10_000_000)
     whole("samples", samples, 1, 1_000_000)
-    uniform = alternatives == "uniform"
     plays = player(env, policy, params, env_params)
     if estimator == "return_to_go" and any(float(w) for n, w in plays.env_params.weights.items() if n != "team"):
         raise UsageError("estimator 'return_to_go': reward has channels beside team; snr measures the team's return")
-    keys = jax.random.split(key, 2 * episodes)
-    luck = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-
-    # The effect: forced branches.
-    forced = Contexts(plays, keys[episodes:], luck[episodes:], wanted, uniform)
-    later, earlier = forced.pair()
-    first, second = (forced.play(turn) for turn in (later, earlier))
-    effect = first.returns.astype(np.float64) - second.returns
-    delta, stderr = float(effect.mean()), float(effect.std(ddof=1) / math.sqrt(len(effect))) if len(effect) > 1 else 0.0
-    coupling = np.mean([_differ(a[1:], b[1:]) for a, b in zip(first.log, second.log, strict=True)])  # later ticks
-
-    # The spread: ordinary episodes.
-    usual = Contexts(plays, keys[:episodes], luck[:episodes], wanted, uniform)
-    is_later = _after(usual.turn, usual.other)
-    p = float(np.mean(np.concatenate([is_later, _after(forced.turn, forced.other)])))
-    credit, per_credit = _credits(usual, estimator, samples, uniform)
-    parts = [credit[is_later == side] for side in (False, True)]
-    sigma = math.sqrt(sum(len(x) / len(credit) * x.var(ddof=1) for x in parts if len(x) > 1))
-
-    share, episode_ticks = p * (1 - p), float(usual.ordinary.ticks.mean())
-    d = delta / sigma if sigma > 0 else (math.copysign(math.inf, delta) if delta else 0.0)
+    found = signals(plays, key, wanted, (estimator,), episodes, samples, uniform=alternatives == "uniform")[estimator]
+    delta, sigma, p, ticks = (found[name] for name in ("delta", "sigma", "p", "ticks"))
+    share = p * (1 - p)
+    d = effect_size(delta, sigma)
     total = math.sqrt(share * delta**2 + sigma**2)
-    budget, many = episodes * episode_ticks, float(usual.found.sum() / len(usual.ordinary.ticks))
-    z = lambda cost: 0.5 * d * math.sqrt(budget / cost) if d else 0.0  # noqa: E731
+    z = lambda extra: 0.5 * d * math.sqrt(episodes / (1 + extra)) if d else 0.0  # noqa: E731
     return {
         "delta": delta,
-        "stderr": stderr,
+        "stderr": found["stderr"],
         "sigma": sigma,
         "d": d,
         "rho": math.sqrt(share) * delta / total if total > 0 else 0.0,
         "n95": max(1.0, Z95**2 / (share * d**2)) if d and share else math.inf,
-        "z_one": z(episode_ticks + per_credit),
-        "z_all": z(episode_ticks + per_credit * many if estimator != "leave_one_out" else episode_ticks + per_credit),
-        "coupling": float(coupling),
-        "n": float(len(effect)),
+        "z_one": z(found["extra_one"]),
+        "z_all": z(found["extra_all"]),
+        "coupling": found["coupling"],
+        "n": found["n"],
         "p": p,
-        "ticks": episode_ticks,
+        "ticks": ticks,
     }
+
+
+def measurable(estimator: str) -> None:
+    """ValueError unless the estimator's credit differs between two alternatives as the return does."""
+    if estimator not in MEASURED:
+        raise UsageError(refusal("estimator of snr", estimator, MEASURED))
+
+
+def effect_size(delta: float, sigma: float) -> float:
+    """d = delta / sigma; infinite where a credit has no spread, 0 where delta is."""
+    return delta / sigma if sigma > 0 else (math.copysign(math.inf, delta) if delta else 0.0)
+
+
+def signals(
+    plays: Player,
+    key: jax.Array,
+    wanted: Decision | str,
+    estimators: tuple[str, ...],
+    episodes: int,
+    samples: int,
+    *,
+    uniform: bool,
+    before: int = 0,
+) -> dict[str, dict[str, float]]:
+    """What `snr` is made of, for several estimators from the same episodes.
+
+    Args:
+      plays: what plays.
+      key: draws everything.
+      wanted: kind of decision.
+      estimators: of `MEASURED`.
+      episodes: ordinary episodes, and as many contexts of forced branches.
+      samples: other episodes of `leave_one_out`, alternatives of `counterfactual`.
+      uniform: whether alternatives are any legal tokens, not the policy's draws.
+      before: how many decisions of the kind before the middle one the context is.
+
+    Returns:
+      By estimator: delta, stderr, sigma, p, coupling, n, ticks as `snr` says; sides (how many of the two alternatives
+      sigma is from); many (decisions of the kind per episode); decisions (of all kinds); extra_one, extra_all: what a
+      credit of one such decision, or of all in an episode, costs beyond it, in episodes.
+    """
+    keys = jax.random.split(key, 2 * episodes)
+    luck = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+
+    # The effect: forced branches.
+    forced = Contexts(plays, keys[episodes:], luck[episodes:], wanted, uniform, before)
+    later, earlier = forced.pair()
+    first, second = (forced.play(turn) for turn in (later, earlier))
+    effect = first.returns.astype(np.float64) - second.returns
+    stderr = float(effect.std(ddof=1) / math.sqrt(len(effect))) if len(effect) > 1 else 0.0
+    coupling = np.mean([_differ(a[1:], b[1:]) for a, b in zip(first.log, second.log, strict=True)])  # later ticks
+
+    # The spread: ordinary episodes.
+    usual = Contexts(plays, keys[:episodes], luck[:episodes], wanted, uniform, before)
+    is_later = _after(usual.turn, usual.other)
+    count, episode_ticks = len(usual.ordinary.ticks), float(usual.ordinary.ticks.mean())
+    many = float(usual.found.sum() / count)
+    found = {}
+    for estimator in estimators:
+        credit, per_credit = _credits(usual, estimator, samples, uniform)
+        parts = [x for x in (credit[is_later == side] for side in (False, True)) if len(x) > 1]
+        extra = per_credit / episode_ticks
+        found[estimator] = {
+            "delta": float(effect.mean()),
+            "stderr": stderr,
+            "sigma": math.sqrt(sum(len(x) / len(credit) * x.var(ddof=1) for x in parts)),
+            "sides": float(len(parts)),
+            "coupling": float(coupling),
+            "n": float(len(effect)),
+            "p": float(np.mean(np.concatenate([is_later, _after(forced.turn, forced.other)]))),
+            "ticks": episode_ticks,
+            "many": many,
+            "decisions": float(usual.ordinary.decides.sum() / count),
+            "extra_one": extra,
+            # Other episodes serve all decisions of this one; branches serve one each.
+            "extra_all": extra if estimator == "leave_one_out" else extra * many,
+        }
+    return found
 
 
 class Contexts:
     """The middle decision of a kind in each of many episodes that has one, with an alternative to it."""
 
-    def __init__(self, plays: Player, keys: jax.Array, luck: jax.Array, wanted: Decision | str, uniform: bool):
-        """Play the episodes and find the decisions."""
+    def __init__(
+        self,
+        plays: Player,
+        keys: jax.Array,
+        luck: jax.Array,
+        wanted: Decision | str,
+        uniform: bool,
+        before: int = 0,
+    ):
+        """Play the episodes and find the decisions, or those so many of the kind `before` the middle one."""
         self.plays, self.ordinary = plays, plays.ordinary(keys, luck)
         ordinary: Ordinary = self.ordinary
         self.found = units.decision_mask(ordinary.decides, ordinary.kind, ordinary.decision, wanted)
-        picks = [(b, *np.argwhere(found)[found.sum() // 2]) for b, found in enumerate(self.found) if found.any()]
+        picks = [
+            (b, *np.argwhere(found)[max(found.sum() // 2 - before, 0)])
+            for b, found in enumerate(self.found)
+            if found.any()
+        ]
         if not picks:
             name = wanted if isinstance(wanted, str) else wanted.name.lower()
             raise UsageError(f"decision: no {name} decision in {len(self.found)} episodes of this policy")
