@@ -158,7 +158,7 @@ class Box:
 
 
 def reservation(box: Box, price: float = 1.0) -> float:
-    """The value sigma at which opening is worth its cost: price x cost = E[(X - sigma)^+] (Weitzman 1979, eq. 7).
+    """The value sigma at which opening is worth its cost: price x cost = E[(X - sigma)^+] (Weitzman 1979).
 
     E[(X - sigma)^+] falls from infinity to 0 and is linear between prizes, so it is inverted exactly. A box that costs
     nothing has the largest prize; one whose cost exceeds E[X] has a negative value and is worse than no prize at all.
