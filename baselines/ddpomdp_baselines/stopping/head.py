@@ -184,6 +184,12 @@ class Fitted:
         """bool[B, T]: the rule without chance, P(stop) >= 1/2; ties stop."""
         return self.margin(data, price) <= 0
 
+    def table(self, price: float) -> np.ndarray:
+        """f64[S]: margins of all states met in training, of form `table`."""
+        choose("form", self.head.form, ("table",))
+        between = np.asarray(_between(self.head.prices, jnp.float32(price)), np.float64)
+        return between @ np.asarray(self.params["weight"], np.float64)
+
     def last(self, data: Suppressed) -> np.ndarray:
         """bool[B, T]: nothing comes after it."""
         return np.arange(data.here.shape[1]) >= data.last[:, None]
