@@ -150,5 +150,5 @@ def frontier(name: str, data: Suppressed, kind: str = "realised") -> np.ndarray:
 
 
 def quality_at(frontier: np.ndarray, cost: float) -> float:
-    """Quality of a frontier's mixture of this mean cost; its cheapest or dearest level outside its costs."""
-    return float(np.interp(cost, frontier[:, 0], frontier[:, 1]))
+    """Quality of a frontier's mixture of this mean cost or less; -infinity where its cheapest level costs more."""
+    return float(np.interp(cost, frontier[:, 0], np.maximum.accumulate(frontier[:, 1]), left=-np.inf))

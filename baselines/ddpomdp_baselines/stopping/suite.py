@@ -2,8 +2,8 @@
 
 A cell is a world, a price (as a multiple of the environment's own), a rule and a seed; its one row holds means over
 that seed's test episodes. Rules are tuned and heads trained on other episodes of that seed, in groups of `GROUP` for
-GRPO; all of them on the same. Where the stopping problem is known (`vote`), test payoffs are expected ones on the lead's
-information, and regret is against Snell's rule on the same episodes.
+GRPO; all of them on the same. Where the stopping problem is known (`vote`), test payoffs are expected ones on what the
+lead knows, and regret is against Snell's rule on the same episodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -214,8 +214,8 @@ def sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
     )
     text = (
         "Regret is against Snell's rule (vote). Early and late are against Snell's times there, elsewhere against the "
-        "best time in hindsight, which no rule can know. Published, of real teams: premature termination 6.2, unaware of "
-        "termination 12.4 per cent of failures, early to late 1 : 2 (MAST, arXiv 2503.13657)."
+        "best time in hindsight, which no rule can know. Published, of real teams: premature termination 6.2, unaware "
+        "of termination 12.4 per cent of failures, early to late 1 : 2 (MAST, arXiv 2503.13657)."
     )
     yield Section("Errors and calibration", text, tables=(Table((*columns, "Slope", "Calibration error"), lines),))
     for world in dict.fromkeys(line["world"] for line in found["rules"]):
