@@ -22,7 +22,7 @@ The payoff of stopping is "known" (expected on the lead's information) or "reali
 Axis letters: B episode, T decision, F feature, K price.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -134,6 +134,11 @@ class Head:
             return blank.regressed(data)
         return blank.climbed(data)
 
+    @property
+    def program(self) -> "Head":
+        """The same but for its seed: heads of all seeds share their compiled programs."""
+        return replace(self, seed=0)
+
     def _blank(self, data: Suppressed) -> "Fitted":
         flat = data.seen[data.here].astype(np.float64)
         mean, spread = flat.mean(axis=0), flat.std(axis=0)
@@ -172,7 +177,7 @@ class Fitted:
     def margin(self, data: Suppressed, price: float) -> np.ndarray:
         """f64[B, T]: predicted margin of going on over stopping, in quality points; -infinity at the last decision."""
         number("price", price, 0.0, 1e9)
-        out = np.asarray(_margin(self.head, self.params, self.inputs(data), jnp.float32(price)), np.float64)
+        out = np.asarray(_margin(self.head.program, self.params, self.inputs(data), jnp.float32(price)), np.float64)
         return np.where(self.last(data), -np.inf, out)
 
     def stop_probability(self, data: Suppressed, price: float) -> np.ndarray:
@@ -267,7 +272,9 @@ class Fitted:
                 targets.append(_gain(net, wants, data))
             target = jnp.asarray(np.stack(targets), jnp.float32)
             steps = max(self.head.steps // self.head.sweeps, 1)
-            params = _regress_mlp(self.head, now.params, x, goes, target, jax.random.key(self.head.seed + sweep), steps)
+            params = _regress_mlp(
+                self.head.program, now.params, x, goes, target, jax.random.key(self.head.seed + sweep), steps
+            )
             now = Fitted(self.head, params, self.mean, self.scale, self.horizon)
         return now
 
@@ -280,7 +287,7 @@ class Fitted:
         last = jnp.asarray(self.last(data))
         key = jax.random.key(self.head.seed)
         group = data.group if self.head.estimator in GROUPED else 1
-        params = _climb(self.head, self.params, x, jnp.asarray(net, jnp.float32), last, key, group)
+        params = _climb(self.head.program, self.params, x, jnp.asarray(net, jnp.float32), last, key, group)
         return Fitted(self.head, params, self.mean, self.scale, self.horizon)
 
 
