@@ -26,7 +26,7 @@ import numpy as np
 import ddpomdp
 from ddpomdp.bench import strictjson
 from ddpomdp.env import Env
-from ddpomdp.options import UsageError, bad_input, number, refusal, whole
+from ddpomdp.options import UsageError, bad_input, choose, number, refusal, whole
 from ddpomdp.params import Params, reward_spec
 from ddpomdp.progress import progress
 from ddpomdp_baselines import algorithms, checkpoints, weights
@@ -34,7 +34,7 @@ from ddpomdp_baselines.algorithms import Algorithm
 from ddpomdp_baselines.curves import Curves
 from ddpomdp_baselines.evaluate import evaluate, means
 from ddpomdp_baselines.learner import Learner, Sizes, Update, start
-from ddpomdp_baselines.network import Network
+from ddpomdp_baselines.network import STOP_HEADS, Network
 from ddpomdp_baselines.schedules import scheduled
 from ddpomdp_baselines.shipped import base
 
@@ -55,6 +55,8 @@ class Options:
       max_norm: gradients are cut to this norm.
       width: of a fresh network; a network from a file keeps its own.
       per_role: weights per role; those of a network from a file begin as copies.
+      stop_head: "hazard": the root stops by a head of its own, learned with the rest; "none": by the tool's logit. A
+        network from a file without one gets a fresh one.
       learns: roles to learn from; None: all.
       episodes: budget instead of `updates`: so many episodes, rounded down to whole updates; None: `updates` counts.
       save_every: updates between checkpoints.
@@ -71,6 +73,7 @@ class Options:
     max_norm: float = 1.0
     width: int = 32
     per_role: bool = False
+    stop_head: str = "none"
     learns: tuple[str, ...] | None = None
     episodes: int | None = None
     save_every: int = 50
@@ -257,6 +260,7 @@ def _check(options: Options, row: Algorithm, env: Env) -> None:
     number("learning_rate", options.learning_rate, 0.0, 1e3)
     number("max_norm", options.max_norm, 1e-12, 1e12)
     whole("width", options.width, 1, 4_096)
+    choose("stop_head", options.stop_head, STOP_HEADS)
     whole("save_every", options.save_every, 1, 10**9)
     whole("eval_episodes", options.eval_episodes, 0, 10**6)
     whole("devices", options.devices, 1, jax.device_count())
@@ -270,8 +274,8 @@ def _check(options: Options, row: Algorithm, env: Env) -> None:
 def _init(env: Env, init: str, options: Options, seeds: tuple[int, ...]) -> tuple[Network, Any]:
     """The network, and the weights it begins with, leading axis seed."""
     if init == "random":
-        network = Network(env, options.width, options.per_role)
-        each = [Network(env, options.width, options.per_role, seed=each).init(env) for each in seeds]
+        network = Network(env, options.width, options.per_role, stop_head=options.stop_head)
+        each = [replace(network, seed=each).init(env) for each in seeds]
         return network, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     if init == "base":
         try:
@@ -281,6 +285,9 @@ def _init(env: Env, init: str, options: Options, seeds: tuple[int, ...]) -> tupl
         network, params = start_from.network, start_from.params
     else:
         network, params, _ = weights.load(Path(init), env)
+    if options.stop_head != "none" and network.stop_head == "none":
+        network = replace(network, stop_head=options.stop_head)
+        params = network.init(env) | params  # only the head is fresh
     if options.per_role and not network.per_role:
         network = replace(network, per_role=True)
         params = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(env.spec.roles), *x.shape)), params)
