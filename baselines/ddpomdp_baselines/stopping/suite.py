@@ -79,6 +79,7 @@ def _study(world: str, seed: int, train: int, test: int, steps: int, factors: tu
 def _rows(world: str, seed: int, factor: float, train: int, test: int, steps: int, factors: tuple[float, ...]) -> Any:
     """{rule: row} at one price."""
     from ddpomdp_baselines.stopping import known, report, rules
+    from ddpomdp_baselines.stopping.head import Fitted
 
     study = _study(world, seed, train, test, steps, factors)
     learn, judge, heads = study["learn"], study["judge"], study["heads"]
@@ -110,9 +111,8 @@ def _rows(world: str, seed: int, factor: float, train: int, test: int, steps: in
     found["random"] = {"value": value, "quality": value + price * cost, "cost": cost, "decisions": mean_time}
     found["random"] |= {"early": None, "late": None}
     hulls = {label: report.frontier(label, judge, kind) for label in rules.RULES}
-    best_rule = max(
-        FIXED_RULES[:-1], key=lambda label: rules.at(learn.net(price), rules.stop_times(*stops[label], learn)).mean()
-    )
+    tuned_value = lambda label: rules.at(learn.net(price), report.stop_times(stops[label], learn, price)).mean()  # noqa: E731
+    best_rule = max(FIXED_RULES[:-1], key=tuned_value)
     out = {}
     for label in rules_of(world):
         row = {name: found[label][name] for name in ("value", "quality", "cost", "decisions", "early", "late")}
@@ -120,10 +120,10 @@ def _rows(world: str, seed: int, factor: float, train: int, test: int, steps: in
         row["prophet"] = float(rules.at(judge.net(price, kind), report.hindsight(judge, price, kind)).mean())
         row["equal_cost"] = row["quality"] - max(report.quality_at(hull, row["cost"]) for hull in hulls.values())
         row["best_rule"] = best_rule
-        fitted = stops.get(label)
-        margins = label in (best, *HEADS, *TABLES) and not isinstance(fitted, tuple)
-        found_size = report.calibration(fitted, judge, price, kind) if margins else {"slope": None, "error": None}
-        row |= {"slope": found_size["slope"], "calibration_error": found_size["error"]}
+        fitted, size = stops.get(label), {"slope": None, "error": None}
+        if label in (best, *HEADS, *TABLES) and isinstance(fitted, Fitted):
+            size = report.calibration(fitted, judge, price, kind)
+        row |= {"slope": size["slope"], "calibration_error": size["error"]}
         out[label] = row
     return out
 
