@@ -374,10 +374,10 @@ def log_probability(logit: jax.Array, last: jax.Array, time: jax.Array) -> jax.A
 
 def normalised(score: jax.Array) -> jax.Array:
     """f32[G, ...]: scores less their mean over the group, over their spread; exactly 0 where all are equal."""
-    spread = jnp.std(score, axis=0, ddof=1)
     level = jnp.max(jnp.abs(score), axis=0)
     some = jnp.max(score, axis=0) - jnp.min(score, axis=0) > 1e-6 * jnp.maximum(1.0, level)
-    return jnp.where(some, (score - jnp.mean(score, axis=0)) / jnp.where(some, spread + 1e-6, 1.0), 0.0)
+    variance = jnp.where(some, jnp.var(score, axis=0, ddof=1), 1.0)  # the root's slope at 0 is infinite
+    return jnp.where(some, (score - jnp.mean(score, axis=0)) / (jnp.sqrt(variance) + 1e-6), 0.0)
 
 
 def _draw(key: jax.Array, rate: jax.Array) -> jax.Array:
