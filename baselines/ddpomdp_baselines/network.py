@@ -10,6 +10,7 @@ Sizes of team, roster and task do not enter the weights, the grammar does. Axis 
 recorded decision), P parent place, R roster row, M row of the board, A argument position, V vocabulary.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,15 @@ from flax import nnx
 
 from ddpomdp.enums import ResultCode
 from ddpomdp.env import Env
-from ddpomdp.harness import Harness, Legal
+from ddpomdp.harness import STOP, Harness, Legal
 from ddpomdp.luck import Purpose, draw, unit
 from ddpomdp.pytree import pytree
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines import deciding, losses
 
 MASKED = -1e9  # logit of a token that is not legal
+STOP_HEADS = ("none", "hazard")
+FIRST_HAZARD = -2.2  # logit: a fresh stop head stops in one decision of ten
 
 
 @pytree
@@ -69,7 +72,7 @@ def view(observation: Observation, legal: Legal) -> View:
 class Net(nnx.Module):
     """Weights of one policy. Everything is a function of the grammar and of `width`."""
 
-    def __init__(self, env: Env, width: int, rngs: nnx.Rngs):
+    def __init__(self, env: Env, width: int, rngs: nnx.Rngs, stop_head: str = "none"):
         """Fresh weights: the last layers start small, so that a fresh policy is close to uniform over legal tokens."""
         spec, harness = env.spec, env.harness
         self.num_tools, self.vocabulary = len(spec.tools), spec.vocabulary
@@ -92,6 +95,11 @@ class Net(nnx.Module):
         self.point = nnx.Param(small(rngs.params(), (width, width)))
         self.offsets = pointers(harness)
         self.crew = env.rules.topology.crew
+        self.stop_head = stop_head
+        if stop_head == "hazard":
+            self.price = (math.log10(max(float(env.params.price_token), 1e-9)) + 6.0) / 2.0
+            self.stop_read = linear(width + 1, width)
+            self.stop = linear(width, 1, kernel_init=small, bias_init=nnx.initializers.constant(FIRST_HAZARD))
 
     def mind(self, seen: View) -> tuple[jax.Array, jax.Array]:
         """(f32[E,D] what each entry makes of its view, f32[P,R,D] the parents' children)."""
@@ -133,6 +141,19 @@ class Net(nnx.Module):
             own = jnp.where(names_child, placed + own if self.crew else placed, own)
         return out.at[at].set(own, mode="drop")
 
+    def with_stop(self, logits: jax.Array, legal: jax.Array, hidden: jax.Array) -> jax.Array:
+        """Logits f32[E,V] of the tool: `stop` has the probability of the head's hazard, the rest share what is left.
+
+        With z_i the other legal tools' logits: log_softmax(z)_i for them and the hazard's logit for `stop`, since
+        exp(h) / (exp(h) + 1) = sigmoid(h). Where nothing but `stop` is legal, or `stop` is not, nothing changes.
+        """
+        price = jnp.full((hidden.shape[0], 1), self.price)
+        hazard = self.stop(nnx.relu(self.stop_read(jnp.concatenate([hidden, price], axis=-1))))
+        stops = jnp.arange(logits.shape[-1]) == STOP
+        others = jax.nn.log_softmax(jnp.where(legal & ~stops, logits, MASKED), axis=-1)
+        both = legal[:, STOP : STOP + 1] & jnp.any(legal & ~stops, axis=-1, keepdims=True)
+        return jnp.where(both, jnp.where(stops, hazard, others), logits)
+
 
 def pointers(harness: Harness) -> dict[tuple[int, int], int]:
     """{(tool, position): first token that names a roster row}."""
@@ -159,6 +180,8 @@ class Network:
       per_role: parameters carry a leading role axis.
       seed: of the fresh weights that `init` gives.
       greedy: speak the most probable token instead of drawing one.
+      stop_head: "hazard": a head of its own says how likely the root stops, from what it sees and the price of a token
+        (the environment's own, the same in all of a run); "none": `stop` is a tool like the others.
     """
 
     env: Env
@@ -166,9 +189,10 @@ class Network:
     per_role: bool = False
     seed: int = 0
     greedy: bool = False
+    stop_head: str = "none"
 
     def _net(self, seed: jax.Array | int) -> Net:
-        return Net(self.env, self.width, nnx.Rngs(params=seed))
+        return Net(self.env, self.width, nnx.Rngs(params=seed), self.stop_head)
 
     @property
     def _graph(self) -> Any:
@@ -240,6 +264,8 @@ def speak(net: Net, harness: Harness, seen: View, choose: Any) -> tuple[jax.Arra
     for position in range(1 + harness.num_args):
         legal = harness.legal_tokens(seen.legal, turns, position)
         logits = net.logits(position, context, turns[:, 0], seen.at, children)
+        if position == 0 and net.stop_head != "none":
+            logits = net.with_stop(logits, legal, hidden)
         logp = jax.nn.log_softmax(jnp.where(legal, logits, MASKED), axis=-1)
         choice = jnp.sum(legal, axis=-1) > 1
         token = jnp.where(choice, choose(position, logp), jnp.argmax(legal, axis=-1)).astype(jnp.int32)

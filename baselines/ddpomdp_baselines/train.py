@@ -27,7 +27,7 @@ import ddpomdp
 from ddpomdp.bench import strictjson
 from ddpomdp.coach import Coach, coach_of
 from ddpomdp.env import Env
-from ddpomdp.options import UsageError, bad_input, number, refusal, whole
+from ddpomdp.options import UsageError, bad_input, choose, number, refusal, whole
 from ddpomdp.params import Params, reward_spec
 from ddpomdp.progress import progress
 from ddpomdp_baselines import algorithms, checkpoints, weights
@@ -35,7 +35,7 @@ from ddpomdp_baselines.algorithms import Algorithm
 from ddpomdp_baselines.curves import Curves
 from ddpomdp_baselines.evaluate import evaluate, means
 from ddpomdp_baselines.learner import Learner, Sizes, Update, start
-from ddpomdp_baselines.network import Network
+from ddpomdp_baselines.network import STOP_HEADS, Network
 from ddpomdp_baselines.schedules import scheduled
 from ddpomdp_baselines.shipped import base
 
@@ -55,6 +55,8 @@ class Options:
       learning_rate: of Adam.
       max_norm: gradients are cut to this norm.
       width: of a fresh network; a network from a file keeps its own.
+      stop_head: "hazard": the root stops by a head of its own, learned with the rest; "none": by the tool's logit. A
+        network from a file without one gets a fresh one.
       learns: roles to learn from; None: those of the algorithm.
       coach: options of the task's coach, which is asked where channel `process` has a weight.
       episodes: budget instead of `updates`: so many episodes, rounded down to whole updates; None: `updates` counts.
@@ -71,6 +73,7 @@ class Options:
     learning_rate: float = 1e-3
     max_norm: float = 1.0
     width: int = 32
+    stop_head: str = "none"
     learns: tuple[str, ...] | None = None
     coach: Mapping[str, Any] = field(default_factory=dict)
     episodes: int | None = None
@@ -217,7 +220,7 @@ def planned(
         max_norm=options.max_norm,
     )
     seeds = tuple(range(seed, seed + num_seeds))
-    network, params = _init(env, init, options.width, row.per_role, seeds)
+    network, params = _init(env, init, options, row.per_role, seeds)
     coach = _coach(env, options)
     everyone = row.lead or env.rules.topology.name == "single"
     learns = options.learns or (env.spec.roles if everyone else env.spec.roles[1:])
@@ -260,6 +263,7 @@ def _check(options: Options, row: Algorithm, env: Env) -> None:
     number("learning_rate", options.learning_rate, 0.0, 1e3)
     number("max_norm", options.max_norm, 1e-12, 1e12)
     whole("width", options.width, 1, 4_096)
+    choose("stop_head", options.stop_head, STOP_HEADS)
     whole("save_every", options.save_every, 1, 10**9)
     whole("eval_episodes", options.eval_episodes, 0, 10**6)
     whole("devices", options.devices, 1, jax.device_count())
@@ -285,11 +289,11 @@ def _coach(env: Env, options: Options) -> Coach | None:
     return coach_of(env, **options.coach)
 
 
-def _init(env: Env, init: str, width: int, per_role: bool, seeds: tuple[int, ...]) -> tuple[Network, Any]:
+def _init(env: Env, init: str, options: Options, per_role: bool, seeds: tuple[int, ...]) -> tuple[Network, Any]:
     """The network, and the weights it begins with, leading axis seed."""
     if init == "random":
-        network = Network(env, width, per_role)
-        each = [Network(env, width, per_role, seed=each).init(env) for each in seeds]
+        network = Network(env, options.width, per_role, stop_head=options.stop_head)
+        each = [replace(network, seed=each).init(env) for each in seeds]
         return network, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     if init == "base":
         try:
@@ -299,6 +303,9 @@ def _init(env: Env, init: str, width: int, per_role: bool, seeds: tuple[int, ...
         network, params = start_from.network, start_from.params
     else:
         network, params, _ = weights.load(Path(init), env)
+    if options.stop_head != "none" and network.stop_head == "none":
+        network = replace(network, stop_head=options.stop_head)
+        params = network.init(env) | params  # only the head is fresh
     if per_role and not network.per_role:
         network = replace(network, per_role=True)
         params = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(env.spec.roles), *x.shape)), params)

@@ -41,9 +41,10 @@ def save(path: Path, network: Network, params: Any, about: Mapping[str, Any]) ->
     Raises:
       UsageError: the file cannot be written.
     """
+    stops = {} if network.stop_head == "none" else {"stop_head": network.stop_head}
     text = {
         **about,
-        "network": {"width": network.width, "per_role": network.per_role},
+        "network": {"width": network.width, "per_role": network.per_role} | stops,
         "env": network.env.id,
         "env_version": network.env.version,
         "harness": network.env.harness.digest,

@@ -215,6 +215,8 @@ def math_params(
     confidence = sigmoid(p.confidence + 0.8 * np.arange(2)[:, None] + normal[None, :])
     caps = [max(SHORTEST_CAP, p.cap >> shift) for shift in EFFORT_SHIFTS]
     caps = [min(length_cap or cap, cap) for cap in caps]
+    if flat_tokens:  # length means nothing then: no sample is cut
+        caps = [2**30] * len(caps)
     shares = np.cumsum(wrong_shares(p.modal, num_values))
     a, b, t, e = VERIFIERS[verifier][p.grade]
     known = np.arange(CONTEXT_CLAIMS + 1)
