@@ -512,9 +512,9 @@ def test_trajectories_may_be_numbered_anew_in_each_group():
     [
         ({"sample": "calls"}, "unknown sample 'calls'; did you mean call"),
         ({"center": "median"}, "allowed: leave_one_out, mean, none"),
-        ({"center_scope": "agent"}, "unknown center_scope 'agent'"),
+        ({"center_scope": "agents"}, "unknown center_scope 'agents'"),
         ({"scale": "var"}, "unknown scale 'var'"),
-        ({"scale_scope": "life"}, "allowed: batch, group, group_agent, group_role"),
+        ({"scale_scope": "life"}, "allowed: agent, batch, group, group_agent, group_role"),
         ({"ddof": 2}, "ddof: got 2, allowed: whole numbers 0 to 1"),
         ({"eps": -1e-6}, "eps: got -1e-06"),
         ({"scale_scope": "group_role"}, "role: got None"),
