@@ -147,7 +147,7 @@ class Env:
         A step after `last` changes nothing.
         """
         params = self.params if params is None else params
-        state, turns = arrays(state), self._checked(turns)
+        turns, state = self._checked(turns), arrays(state)
         if self.rules.config.frozen_roles:
             turns = self._frozen(state, turns, params)
         state_next, tick = engine_.step(self.rules, luck, state, turns, params)
