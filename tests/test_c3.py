@@ -43,6 +43,7 @@ def played():
     return seen
 
 
+@pytest.mark.slow
 def test_members_share_everything_up_to_one_decision(played):
     parted = different = 0
     for *_, data, _, learns in played:
@@ -68,6 +69,7 @@ def test_members_share_everything_up_to_one_decision(played):
     assert parted >= 6 and different >= 4
 
 
+@pytest.mark.slow
 def test_credit_is_leave_one_out_among_alternatives(played):
     live = 0
     for *_, data, advantage, _ in played:
@@ -84,6 +86,7 @@ def test_credit_is_leave_one_out_among_alternatives(played):
     assert live >= 2
 
 
+@pytest.mark.slow
 def test_updates_are_finite_and_change_the_weights(played):
     moved = 0.0
     for before, after, metrics, *_ in played:
@@ -99,6 +102,7 @@ def found():
     return c3.diagnose(env, policy, policy.init(env), jax.random.key(1), contexts=64, alternatives=4, replays=2)
 
 
+@pytest.mark.slow
 def test_fidelity_is_earned_and_not_by_construction(found):
     # Two turns, to speak or to be silent, are worth 2 x 0.25 x 1/2 apart on average: credit finds the better one, and
     # cannot be perfect, since what the worker has found differs from its mean and the target has luck of its own.

@@ -279,6 +279,7 @@ def test_what_is_refused():
         known.process(stopping.world("swarm").env)
 
 
+@pytest.mark.slow
 def test_the_suite_in_a_tiny_size():
     options, cells = suite().plan(
         {"worlds": ["vote"], "seeds": [0], "factors": [2], "train": 64, "test": 64, "steps": 2}

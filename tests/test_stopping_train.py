@@ -35,6 +35,7 @@ def test_the_hazard_is_the_chance_to_stop(env):
     assert 0.05 < new[0, STOP] < 0.2
 
 
+@pytest.mark.slow
 def test_it_is_trained_with_the_rest_and_comes_back_from_its_file(env, tmp_path):
     out = tmp_path / "run"
     words = ["train", "grpo", "Math-v0", "updates=2", "groups=2", "group_size=4", "num_ticks=16", "eval_episodes=0"]

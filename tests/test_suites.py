@@ -121,6 +121,7 @@ def test_quick_plans_the_three_tasks():
         suite.plan({"envs": ["Maths-v0"]})
 
 
+@pytest.mark.slow
 def test_quick_plays_the_other_tasks(tmp_path):
     words = ["seeds=[0]", "episodes=2", "large=false", "preset=tiny", "policies=[chain]", "algorithms=[]"]
     words += ["envs=[Math-v0,DataScience-v0]"]
