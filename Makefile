@@ -56,7 +56,7 @@ speed: $(VENV)/.peers  ## turns per second beside other suites, decisions per se
 	$(BIN)/python -m ddpomdp.bench.speed $(SPEED_ARGS)
 	$(BIN)/python -m ddpomdp_baselines.speed
 
-policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, learned (half an hour)
+policies: $(STAMP)  ## make the shipped policies again: tuned heuristic, base, learned, of three tasks (long)
 	$(BIN)/python -m ddpomdp_envs.tune_search --out envs/ddpomdp_envs/tuned/search.json
 	$(BIN)/python -m ddpomdp_envs.tune_math --out envs/ddpomdp_envs/tuned/math.json
 	$(BIN)/python -m ddpomdp_envs.tune_datascience --out envs/ddpomdp_envs/tuned/datascience.json

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-LEVELS = ("small", "usual", "large")  # how far sizes go: seconds, minutes, an hour on two cores
+LEVELS = ("small", "usual", "large")  # how far sizes go
 
 
 @dataclass(frozen=True)
