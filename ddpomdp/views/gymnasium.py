@@ -27,6 +27,7 @@ from ddpomdp.registry import make
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
 from ddpomdp.views.menu import KINDS
+from ddpomdp.views.packed import fetch
 from ddpomdp.views.programs import Decided, Decisions, program
 
 WHOSE = "lead_0"  # the root's name, as in the PettingZoo view
@@ -90,7 +91,7 @@ class Orchestrator(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._seed = seeds.drawn(self.np_random) if seed is None else seed
         self._luck, self._state, told = self._program.one_reset(seeds.words(self._seed))
-        self._told, self._masked = jax.device_get(told), 0
+        self._told, self._masked = fetch(told), 0
         return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -104,7 +105,7 @@ class Orchestrator(gymnasium.Env[Any, Any]):
             raise ResetNeeded("the episode has ended: call reset()")
         turn = self._program.actions.turn(action, f"action of {WHOSE}")
         self._state, told = self._program.one_step(self._luck, self._state, turn, self._every_tick)
-        told = self._told = jax.device_get(told)
+        told = self._told = fetch(told)
         self._masked += int(told.masked)
         return self._observation(), float(told.reward), bool(told.terminated), bool(told.truncated), self._info()
 

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium.spaces as spaces
-import jax
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
@@ -39,6 +38,7 @@ from ddpomdp.registry import make
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
 from ddpomdp.views.menu import KINDS
+from ddpomdp.views.packed import fetch
 from ddpomdp.views.programs import Seen, Ticks, program
 
 POPULATIONS = ("open", "fixed")
@@ -135,7 +135,7 @@ class Team(ParallelEnv[str, Any, Any]):
             self._generator = seeds.generator(seed)
         self.episode_seed = seeds.drawn(self._generator) if seed is None else seed
         self._luck, self._state, seen = self._ticks.reset(seeds.words(self.episode_seed))
-        self._seen = jax.device_get(seen)
+        self._seen = fetch(seen)
         self._masked: dict[str, int] = {}
         self._ignored, self.late_reward = 0, {}
         self._begin(self._seen)
@@ -159,7 +159,7 @@ class Team(ParallelEnv[str, Any, Any]):
             raise ValueError(f"actions: got {type(actions).__name__}, must be a dict of agent and call")
         turns, ignored = self._read(actions)
         self._state, told = self._ticks.step(self._luck, self._state, turns)
-        after: Seen = jax.device_get(told)
+        after: Seen = fetch(told)
         for agent, slot in self._rows().items():
             if slot is not None and seen.alive[slot]:
                 self._masked[agent] = self._masked.get(agent, 0) + int(not after.valid[slot])

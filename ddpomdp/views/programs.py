@@ -17,6 +17,7 @@ from ddpomdp.pytree import pytree
 from ddpomdp.state import State
 from ddpomdp.views import flat, seeds
 from ddpomdp.views.menu import Menu, Tokens
+from ddpomdp.views.packed import Packed, pack
 
 T = TypeVar("T")
 MOST = 16  # programs kept; the one used longest ago goes first
@@ -80,17 +81,17 @@ class Ticks:
         self.features = flat.feature_names(env.spec)
         self.reset, self.step = jax.jit(self._reset), jax.jit(self._step)
 
-    def _reset(self, words: jax.Array) -> tuple[jax.Array, State, Seen]:
-        """(luck, state, what is seen) of the episode whose key is uint32[2]."""
+    def _reset(self, words: jax.Array) -> tuple[jax.Array, State, Packed]:
+        """(luck, state, `Seen`) of the episode whose key is uint32[2]."""
         key = seeds.key(words)
         luck = jax.random.fold_in(key, 1)
         state, ts = self.env.reset(key, luck)
-        return luck, state, self._seen(state, state, ts)
+        return luck, state, pack(self._seen(state, state, ts))
 
-    def _step(self, luck: jax.Array, state: State, turns: jax.Array) -> tuple[State, Seen]:
+    def _step(self, luck: jax.Array, state: State, turns: jax.Array) -> tuple[State, Packed]:
         """One tick with turns int32[N, 1+A]."""
         after, ts = self.env.step(luck, state, turns)
-        return after, self._seen(state, after, ts)
+        return after, pack(self._seen(state, after, ts))
 
     def _seen(self, before: State, state: State, ts: Any) -> Seen:
         weights, lives = self.env.params.weights, state.lives
@@ -155,21 +156,21 @@ class Decisions:
         self.features = flat.feature_names(env.spec)
         self.one_reset, self.one_step = jax.jit(self.begin), jax.jit(self.decide)
 
-    def begin(self, words: jax.Array) -> tuple[jax.Array, State, Decided]:
-        """(luck, state, what is seen) of the episode whose key is uint32[2]."""
+    def begin(self, words: jax.Array) -> tuple[jax.Array, State, Packed]:
+        """(luck, state, `Decided`) of the episode whose key is uint32[2]."""
         key = seeds.key(words)
         luck = jax.random.fold_in(key, 1)
         state, _ = self.env.reset(key, luck)
-        return luck, state, self.told(self.first(state))
+        return luck, state, pack(self.told(self.first(state)))
 
     def decide(
         self, luck: jax.Array, state: State, turn: jax.Array, every_tick: jax.Array | bool
-    ) -> tuple[State, Decided]:
+    ) -> tuple[State, Packed]:
         """The root's turn int32[1+A], and, unless `every_tick` bool[], all ticks in which it has no choice."""
         step = jax.lax.while_loop(
             lambda step: self.goes_on(step, every_tick), lambda step: self.tick(luck, turn, step), self.first(state)
         )
-        return step.state, self.told(step)
+        return step.state, pack(self.told(step))
 
     def first(self, state: State) -> Step:
         """A step before its first tick."""

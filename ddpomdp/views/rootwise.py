@@ -14,6 +14,7 @@ from ddpomdp.harness import Legal
 from ddpomdp.pytree import pytree
 from ddpomdp.state import State
 from ddpomdp.views import seeds
+from ddpomdp.views.packed import Packed, pack
 from ddpomdp.views.programs import Decisions, Step
 
 
@@ -44,15 +45,15 @@ class Rootwise:
         self.env, self.decisions = env, Decisions(env, "tokens")  # no menu: any number of calls will do
         self.reset, self.step = jax.jit(self._reset), jax.jit(self._step)
 
-    def _reset(self, words: jax.Array) -> tuple[jax.Array, State, Told]:
-        """(luck, state, what the root is told) of the episode whose key is uint32[2]."""
+    def _reset(self, words: jax.Array) -> tuple[jax.Array, State, Packed]:
+        """(luck, state, `Told`) of the episode whose key is uint32[2]."""
         key = seeds.key(words)
         luck = jax.random.fold_in(key, 1)
         state, _ = self.env.reset(key, luck)
         nobody = jnp.full(state.late.shape, -1, jnp.int32)
-        return luck, state, self._told(self.decisions.first(state), _admit(nobody, state))
+        return luck, state, pack(self._told(self.decisions.first(state), _admit(nobody, state)))
 
-    def _step(self, luck: jax.Array, state: State, roles: jax.Array, turn: jax.Array) -> tuple[State, Told]:
+    def _step(self, luck: jax.Array, state: State, roles: jax.Array, turn: jax.Array) -> tuple[State, Packed]:
         """The root's turn int32[1+A] and every tick after it in which it has no choice."""
 
         def tick(carry: tuple[Step, jax.Array]) -> tuple[Step, jax.Array]:
@@ -61,7 +62,7 @@ class Rootwise:
 
         begun = (self.decisions.first(state), roles)
         step, roles = jax.lax.while_loop(lambda carry: self.decisions.goes_on(carry[0], False), tick, begun)
-        return step.state, self._told(step, roles)
+        return step.state, pack(self._told(step, roles))
 
     def _told(self, step: Step, roles: jax.Array) -> Told:
         state = step.state

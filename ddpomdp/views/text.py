@@ -15,7 +15,6 @@ episode: refused; played as `wait`), `refused` (this call was), `terminated`, `t
 
 from typing import Any
 
-import jax
 import numpy as np
 from gymnasium.error import ResetNeeded
 
@@ -24,6 +23,7 @@ from ddpomdp.options import whole
 from ddpomdp.registry import make
 from ddpomdp.views import prompt, seeds
 from ddpomdp.views.grammar import all_calls, legal_calls
+from ddpomdp.views.packed import Packed, fetch
 from ddpomdp.views.programs import program
 from ddpomdp.views.rootwise import Rootwise, Told, life_name
 from ddpomdp.views.spoken import Refused, understand
@@ -140,9 +140,10 @@ class TextEnv:
         said = f"Refused: {refusal}. After too many refusals a wait was played instead.\n\n" if refusal else ""
         return said + self.prompt(), reward, self._ended(), self._info(int(self._present().ticks), bool(refusal))
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, packed: Packed) -> None:
         """Keep what the root was told, as numbers of this machine."""
-        told = self._told = jax.device_get(told)
+        told: Told = fetch(packed)
+        self._told = told
         filled = [int(uid) for uid in told.roster_uid if uid >= 0]
         names = [life_name(uid, told.roles, self.env.spec.roles) for uid in filled]
         legal: Any = told.legal

@@ -28,6 +28,7 @@ from ddpomdp.state import State
 from ddpomdp.views import seeds
 from ddpomdp.views.flat import Outlook
 from ddpomdp.views.gymnasium import WHOSE, decisions
+from ddpomdp.views.packed import Packed, fetch, pack
 from ddpomdp.views.programs import Decided, Decisions, Step, program
 
 MOST_ENVS = 2**20
@@ -53,11 +54,11 @@ class Batch:
         self.one = program(Decisions, env, actions)
         self.start, self.restart, self.step = jax.jit(self._start), jax.jit(self._restart), jax.jit(self._step)
 
-    def _start(self, words: jax.Array) -> tuple[Episodes, Decided]:
+    def _start(self, words: jax.Array) -> tuple[Episodes, Packed]:
         luck, state, told = jax.vmap(self.one.begin)(words)
         return Episodes(state=state, luck=luck), told
 
-    def _restart(self, words: jax.Array, mask: jax.Array, old: Episodes, told: Decided) -> tuple[Episodes, Decided]:
+    def _restart(self, words: jax.Array, mask: jax.Array, old: Episodes, told: Packed) -> tuple[Episodes, Packed]:
         """New episodes where `mask` bool[B] says so."""
         return _where(mask, self._start(words), (old, told))
 
@@ -69,16 +70,17 @@ class Batch:
         pending: jax.Array,
         words: jax.Array,
         same_step: jax.Array,
-    ) -> tuple[Episodes, Decided, Decided]:
-        """(episodes, what is seen, what was seen before any reset); `pending` bool[B] are reset instead of stepped."""
+    ) -> tuple[Episodes, Packed, Packed]:
+        """(episodes, `Decided`, `Decided` before any reset); `pending` bool[B] are reset instead of stepped."""
         step = self._decide(old, turns, every_tick)
         final = jax.vmap(self.one.told)(step)
         ends = final.terminated | final.truncated
         resets = pending | (ends & same_step)
-        kept = (Episodes(state=step.state, luck=old.luck), final)
+        packed = jax.vmap(pack)(final)
+        kept = (Episodes(state=step.state, luck=old.luck), packed)
         # Resets of a whole batch are dear, and small batches are seldom at an end.
         new, told = jax.lax.cond(jnp.any(resets), lambda: _where(resets, self._start(words), kept), lambda: kept)
-        return new, told, final
+        return new, told, packed
 
     def _decide(self, old: Episodes, turns: jax.Array, every_tick: jax.Array) -> Step:
         """A step of every episode, `AT_ONCE` of those under way at a time, so that few wait for the slowest."""
@@ -143,6 +145,7 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self._words = np.zeros((num_envs, 2), np.uint32)  # keys of the next ones
         self._ended, self._masked = np.zeros(num_envs, bool), np.zeros(num_envs, np.int64)
         self._episodes: Episodes | None = None
+        self._packed: Any = None
         self._told: Any = None
 
     def reset(
@@ -167,10 +170,10 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                 self._generators[i] = seeds.generator(given[i])
                 self._draw(i, given[i])
         if mask.all():
-            self._episodes, told = self._batch.start(self._words)
+            self._episodes, self._packed = self._batch.start(self._words)
         else:
-            self._episodes, told = self._batch.restart(self._words, mask, self._present(), self._told)
-        self._told = jax.device_get(told)
+            self._episodes, self._packed = self._batch.restart(self._words, mask, self._present(), self._packed)
+        self._told = fetch(self._packed)
         self._begun(mask)
         return self._observations(self._told), self._infos(self._told, mask)
 
@@ -187,15 +190,14 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise ResetNeeded(f"the episodes of environments {np.flatnonzero(self._ended).tolist()[:10]} have ended")
         pending, same_step = self._ended & (self.mode == AutoresetMode.NEXT_STEP), self.mode == AutoresetMode.SAME_STEP
         step = self._batch.step
-        self._episodes, told, final = step(episodes, turns, self._every_tick, pending, self._words, same_step)
-        told, final = jax.device_get((told, final if same_step else None))
-        self._told = told
-        last = final if same_step else told
+        self._episodes, self._packed, final = step(episodes, turns, self._every_tick, pending, self._words, same_step)
+        told = self._told = fetch(self._packed)
+        last = fetch(final) if same_step else told
         ended = (last.terminated | last.truncated) & ~pending
         self._masked += last.masked & ~pending
         infos: dict[str, Any] = {}
         if same_step and ended.any():
-            infos = self._finals(final, ended)
+            infos = self._finals(last, ended)
         self._begun(ended if same_step else pending)
         self._ended = ended & (not same_step)
         infos |= self._infos(told, np.ones(self.num_envs, bool))
@@ -210,7 +212,7 @@ class VectorOrchestrator(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let go of the episodes."""
-        self._episodes = self._told = None
+        self._episodes = self._packed = self._told = None
 
     def _present(self) -> Episodes:
         if self.closed:
