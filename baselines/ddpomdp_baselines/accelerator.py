@@ -145,7 +145,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.episodes < 1:
         parser.error(f"--episodes: got {given.episodes}, must be at least 1")
     if given.reference is not None:
-        flat = {f"{p}/{f}": x for p, fields in compared(given.episodes).items() for f, x in fields.items()}
+        found = compared(given.episodes)
+        flat: dict[str, Any] = {f"{name}/{field}": x for name in found for field, x in found[name].items()}
         np.savez(given.reference, **flat)
         return 0
     device = jax.devices()[0]
@@ -157,9 +158,7 @@ def main(words: Sequence[str] | None = None) -> int:
     reference = on_the_cpu(given.episodes)
     for name, found in compared(given.episodes).items():
         share, why = parted(reference[name], found)
-        print(
-            f"  {name}: {share:.2%} of {given.episodes} episodes equal to the CPU's in every whole number", flush=True
-        )
+        print(f"  {name}: {share:.2%} of {given.episodes} episodes equal in every whole number", flush=True)
         for fields, times in why.most_common():
             print(f"    {times} first part in: {fields}", flush=True)
     time_steps()

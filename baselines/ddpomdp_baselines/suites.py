@@ -20,7 +20,8 @@ from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
 from ddpomdp_envs.lineup import BRIEFS, LINEUPS, WIDTHS, cell, make_env, policy_cell, policy_of
 from ddpomdp_envs.lineup import run as run_policy
-from ddpomdp_envs.suites import ENV, by_seed, interval, ratio
+from ddpomdp_envs.search_env import ID as ENV
+from ddpomdp_envs.tables import by_seed, interval, ratio
 
 REWARD = Metric("reward", "Reward", better="higher")
 MODELS = LINEUPS[ENV].models

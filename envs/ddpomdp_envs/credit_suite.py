@@ -17,7 +17,7 @@ from ddpomdp.bench import Cell, Metric, Section, Suite, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
-from ddpomdp_envs.suites import by_seed, interval
+from ddpomdp_envs.tables import by_seed, interval
 
 TRUTH, BUDGET, REPEATS = 64, 8, 4
 ESTIMATORS = {

@@ -15,7 +15,7 @@ from ddpomdp.bench import Cell, Curve, Metric, Output, Section, Suite, Table
 from ddpomdp.bench.stats import difference, summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import UsageError, choose, whole
-from ddpomdp_envs.suites import by_seed, interval
+from ddpomdp_envs.tables import by_seed, interval
 
 KINDS = ("O1", "O2", "O3", "O4", "O5")
 KEPT = ("reward", "quality", "tokens", "wall_s")

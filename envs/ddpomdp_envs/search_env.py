@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -16,11 +17,13 @@ from ddpomdp.harness import BRIEFS, DELEGATE, EVEN, SELECTORS, SPAWN, WAIT_FOR, 
 from ddpomdp.options import choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script
+from ddpomdp.pytree import replace
 from ddpomdp.rules import Config
+from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import topology
 from ddpomdp_envs.search import CHECKED, MODELS, RULES, Search, search_params
 
-ID, VERSION = "Search-v0", "0.1.0"
+ID, VERSION = "Search-v0", "0.2.0"
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 LONG_CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, EVEN)
 
@@ -209,12 +212,39 @@ def _values(name: str, values: Any, numbers: range = range(0), words: tuple[str,
 # Scripted policies -------------------------------------------------------------------------------------------------
 
 
-def single(env: Env, rule: str = "majority") -> Script:
-    """The lead searches every row itself, merges and stops."""
+def single(env: Env, rule: str = "majority", rows: int | None = None) -> Script:
+    """The lead searches every row itself, merges and stops.
+
+    Args:
+      env: the environment.
+      rule: rule of aggregation.
+      rows: the first so many rows only; None: all.
+    """
     harness = env.harness
     choose("rule", rule, RULES)
+    whole("rows", rows, 1, env.spec.num_subtasks, none=True)
     turns = [harness.turn("search"), harness.turn("aggregate", rule=rule), harness.turn("stop")]
-    return _script(env, turns, repeated=(0,))
+    script = _script(env, turns, repeated=(0,))
+    return script if rows is None else FirstRows(env, script.lines, script.repeated, rows)
+
+
+@dataclass(frozen=True)
+class FirstRows(Script):
+    """A script whose root searches no more once it has done its first `rows` rows."""
+
+    rows: int = field(default=1, compare=False)
+
+    def init(self, env: Env) -> Any:
+        """The script's parameters and int32[] rows."""
+        return super().init(env), jnp.int32(self.rows)
+
+    def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
+        """As the script, `search` not being legal for a root that has done its rows."""
+        script, rows = params
+        done = ts.observation.self[:, self.env.spec.self_features.index("rows_done")]
+        enough = (ts.uid == 0) & (done >= rows)
+        tools = jnp.where(enough, ts.legal.tools & ~(1 << self.env.harness.tool("search")), ts.legal.tools)
+        return super().act(script, key, carry, replace(ts, legal=replace(ts.legal, tools=tools)))
 
 
 def swarm(
@@ -229,6 +259,7 @@ def swarm(
     lead_rows: int = 0,
     rounds: Sequence[str] | str = (),
     wait: str = "all",
+    as_they_come: bool = False,
 ) -> Script:
     """Spawn `n` searchers, wait, read, hand rows out again, merge, stop.
 
@@ -245,6 +276,7 @@ def swarm(
       lead_rows: most rows that stay with the lead, which searches them from the first return on.
       rounds: what is handed out after that: a selector of `delegate` for each further round.
       wait: what the lead waits for before it reads and hands out again. At the end it waits for all.
+      as_they_come: at the end each return is read when it arrives, a reading per searcher, instead of all together.
     """
     harness = env.harness
     _needs_spawning(env, "swarm")
@@ -272,7 +304,9 @@ def swarm(
     even = {"chunk": EVEN} if len(env.options["delegate_chunks"]) > 1 else {}
     for selector in (*("again",) * (redundancy - 1), *rounds):
         lines += [wait_for[wait], merge, harness.turn("delegate", to="all_idle", rows=selector, **level, **even)]
-    return _script(env, [*lines, wait_for["all"], merge, harness.turn("stop")], repeated)
+    truth("as_they_come", as_they_come)
+    last = [wait_for["one"], merge] * n if as_they_come else [wait_for["all"], merge]
+    return _script(env, [*lines, *last, harness.turn("stop")], repeated)
 
 
 def _parts(env: Env, n: int, chunk: int | str, spread: bool, lead_rows: int) -> list[tuple[int, int | str]]:

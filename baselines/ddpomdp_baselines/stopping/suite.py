@@ -16,7 +16,7 @@ from ddpomdp.bench import Cell, Curve, Metric, Section, Suite, Table
 from ddpomdp.bench.stats import difference, summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, number, whole
-from ddpomdp_envs.suites import by_seed, interval
+from ddpomdp_envs.tables import by_seed, interval
 
 GROUP = 4
 TEST = 1_000_003  # added to a seed: its test episodes
