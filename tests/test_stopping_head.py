@@ -1,7 +1,9 @@
 """Suppressed episodes, the rules in use, and heads against Snell's rule on a problem that is known."""
 
+import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from ddpomdp.bench import episode
+from ddpomdp.cli import main
 from ddpomdp.policies import Script, lines_of
 from ddpomdp_baselines import stopping
 from ddpomdp_baselines.experience import group_keys
@@ -18,6 +21,7 @@ from ddpomdp_baselines.stopping.head import Head, expected, log_probability, nor
 from ddpomdp_baselines.stopping.suite import stopping as suite
 from ddpomdp_baselines.stopping.trajectories import Suppressed, of_process
 
+COMMITTED = Path(__file__).parent.parent / "results" / "stopping"
 PRICE = 2e-6  # the gap between the best fixed rule and Snell is 6.7% of the Snell value
 
 
@@ -350,8 +354,12 @@ def test_the_verdict_by_hand():
     assert (verdict["beats_every_rule"], verdict["beats_at_equal_cost"]) == (False, False)
     assert verdict["late_to_early"] == pytest.approx(2.0)
     rows = [row for row in rows if (row["rule"], row["seed"]) != ("margin", 2)] + [row_of("margin", 2, 0.49, 0.025)]
-    (verdict,) = suite().analyse(rows)["verdicts"]
+    rows += [row_of("transfer-horizon", seed, 0.3 + 0.01 * seed) for seed in range(3)]
+    found = suite().analyse(rows)
+    (verdict,), (transfer,) = found["verdicts"], found["transfers"]
     assert (verdict["beats_every_rule"], verdict["beats_at_equal_cost"]) == (True, True)
+    assert (transfer["rule"], transfer["home"]) == ("transfer-horizon", "margin")
+    assert transfer["mean"] == pytest.approx((0.3 + 0.31 + 0.32 - 0.5 - 0.5 - 0.49) / 3)
 
 
 def test_the_share_of_the_gap_by_hand():
@@ -365,3 +373,11 @@ def test_the_share_of_the_gap_by_hand():
     assert found["table-realised"]["closed"]["threshold"]["mean"] == pytest.approx(0.5)
     assert found["snell"]["closed"]["fixed"]["mean"] == pytest.approx(1.0)
     assert found["grpo"]["exact"]["mean"] is None and found["grpo"]["closed"]["fixed"]["mean"] is None
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in COMMITTED.glob("*/run.json")), ids=lambda p: p.name)
+def test_the_committed_numbers_follow_from_their_rows(folder, capsys):
+    assert main(["report", str(folder), "--check"]) == 0
+    assert "every number follows from the raw rows" in capsys.readouterr().out
+    found = json.loads((folder / "results.json").read_text("utf-8"))
+    assert found["missing"] == [] and found["analysis"]["verdicts"]
