@@ -1,19 +1,20 @@
 """Search-v0 with a lone lead who searches row after row: its stopping problem, turn by turn.
 
-What is hidden: of each row found so far, whether its value is right. With M rows, after t turns of searching,
+What is hidden: which rows are hard, and which of the values found are right. With M rows, after t turns of searching,
 
     state (d, n, R, W): d rows are done, n turns went into the next one, R right and W wrong values were found
     a turn fails with phi; else it is the row's last with P(L = n + 1 | L > n), L = ceil(LN(mean mu, .6))
-    the last turn of a row finds a right value with a_t, a wrong one with b_t, else nothing:
-        a_t = E[q],  b_t = w E[1 - q],  over rows that are hard (q_t less by a factor) and rows that are not
+    the last turn of a row finds a right value with a, a wrong one with w (1 - a), else nothing;
+        a = q_t, of a hard row less by a factor
     stopping pays E[2 R / (R + W' + M)], W' ~ Bin(W, 1 - r): merging rejects a wrong value with r
 
-The lead sees d, n and R + W = f. `told` is the problem of one who sees R and W as well: an upper bound of Snell's
-value. `seen` has the states (t, d, n, f). If q does not fall with t and confidence says nothing (`plain`), that is all
-that matters of what the lead sees, and Snell's value is exact; else it is a declared statistic, and `bounds` has what
-is known of the value.
+The lead sees d, n and R + W = f. `seen` has the states (t, d, n, f). If q does not fall with t and confidence says
+nothing (`plain`), that is all that matters of what the lead sees, and Snell's value is exact; else it is a declared
+statistic, and `bounds` has what is known of the value. Above it: `told` is the problem of one who sees R and W as well,
+`full_information` the value of one who also knows which rows are hard, `prophet` that of one who knows all to come.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -29,8 +30,6 @@ from ddpomdp.pytree import replace
 from ddpomdp_baselines.stopping import oracle
 from ddpomdp_baselines.stopping.process import Process
 
-State = tuple[int, int, int, int]  # d, n, R, W
-
 
 @dataclass(frozen=True)
 class Laws:
@@ -41,8 +40,10 @@ class Laws:
       turns: H, most turns of searching.
       fault: phi.
       lasts: chance that turn n + 1 is a row's last, by n = 0 .. longest - 1; the last of them is 1.
-      right: a_t for t < H.
-      wrong: b_t for t < H.
+      q: q_t for t < H.
+      hard: share of hard rows.
+      less: their factor.
+      wrong: w.
       reject: r.
       tokens: cost of a turn.
       merge: cost of merging at all, and per row found.
@@ -52,8 +53,10 @@ class Laws:
     turns: int
     fault: float
     lasts: tuple[float, ...]
-    right: tuple[float, ...]
-    wrong: tuple[float, ...]
+    q: tuple[float, ...]
+    hard: float
+    less: float
+    wrong: float
     reject: float
     tokens: float
     merge: tuple[float, float]
@@ -96,85 +99,120 @@ def laws(env: Env, turns: int, params: Params | None = None) -> Laws:
         raise UsageError(f"turns: got {turns}, allowed: 1 to {int(task.limit[LEAD])}")
     length = np.bincount(np.asarray(task.length))[1:] / len(task.length)
     rest = np.cumsum(length[::-1])[::-1]
-    q = np.asarray(task.q, np.float64)[:turns]
-    hard, less, wrong = float(task.hard), float(task.hard_factor), float(task.wrong_rate[1])
-    mean_q = (1 - hard) * q + hard * less * q
     return Laws(
         rows=env.spec.num_subtasks,
         turns=turns,
         fault=float(task.fault),
         lasts=tuple((length / rest).tolist()),
-        right=tuple(mean_q.tolist()),
-        wrong=tuple((wrong * (1 - mean_q)).tolist()),
+        q=tuple(np.asarray(task.q, np.float64)[:turns].tolist()),
+        hard=float(task.hard),
+        less=float(task.hard_factor),
+        wrong=float(task.wrong_rate[1]),
         reject=float(task.reject_wrong),
         tokens=float(task.call_tokens),
         merge=(float(params.charges.aggregate_tokens), float(params.charges.row_tokens)),
     )
 
 
-@cache
 def told(laws: Laws) -> Process:
     """The problem of a lead who is told which values are right. States of layer t: `states(laws, t)`."""
-    layers = [states(laws, t) for t in range(laws.turns + 1)]
-    index = [{state: i for i, state in enumerate(layer)} for layer in layers]
-    child, chance, cost = [], [], []
+    factor = 1 - laws.hard + laws.hard * laws.less
+    return _told(laws, (factor,) * laws.rows)
+
+
+def full_information(laws: Laws, price: float) -> float:
+    """Value of the best rule for a lead who is told which rows are hard, and which values are right.
+
+    Raises:
+      ValueError: more than ten rows.
+    """
+    if laws.rows > 10:
+        raise UsageError(f"rows: got {laws.rows}, allowed with full information: up to 10")
+    total = 0.0
+    for hard in itertools.product((False, True), repeat=laws.rows):
+        chance = math.prod(laws.hard if is_hard else 1 - laws.hard for is_hard in hard)
+        if chance:
+            problem = _told(laws, tuple(laws.less if is_hard else 1.0 for is_hard in hard))
+            total += chance * oracle.snell(problem, price).value
+    return total
+
+
+def prophet(laws: Laws, price: float) -> float:
+    """Value for a lead who knows every turn to come; payoffs are what they are once right and wrong are known."""
+    problem = told(laws)
+    # What merging costs lowers the payoff, and turns after the last row cost like others: nobody stops so late.
+    payoff = tuple(paid - price * _merging(laws, states(laws, t)) for t, paid in enumerate(problem.payoff))
+    cost = tuple(np.full(size, laws.tokens) for size in problem.sizes[:-1])
+    return oracle.prophet(Process(payoff, cost, problem.child, problem.chance, problem.start), price)
+
+
+def _told(laws: Laws, factors: tuple[float, ...]) -> Process:
+    """The same with the factor of each row, in the order in which they are searched."""
+    payoff, child = _ways(laws)
+    lasts, of_row = np.asarray(laws.lasts), np.asarray((*factors, 0.0))
+    chance, cost = [], []
     for t in range(laws.turns):
-        moves = [_moves(laws, t, state) for state in layers[t]]
-        child.append(np.asarray([[index[t + 1][after] for after, _ in ways] for ways in moves]))
-        chance.append(np.asarray([[p for _, p in ways] for ways in moves]))
-        # What merging costs more is due with the value that makes it so.
-        cost.append(
-            np.asarray(
-                [
-                    sum(p * (_merging(laws, after) - _merging(laws, state)) for after, p in ways) + _turn(laws, state)
-                    for state, ways in zip(layers[t], moves, strict=True)
-                ]
-            )
+        here, after = states(laws, t), states(laws, t + 1)
+        d = here[:, 0]
+        over, last = d == laws.rows, lasts[here[:, 1]]
+        right = laws.q[t] * of_row[d]
+        ends = (1 - laws.fault) * last
+        moves = [laws.fault, (1 - laws.fault) * (1 - last), ends * right, ends * laws.wrong * (1 - right)]
+        moves = np.stack(
+            [*(np.broadcast_to(move, d.shape) for move in moves), ends * (1 - laws.wrong) * (1 - right)], 1
         )
-    payoff = tuple(np.asarray([_pays(laws, state[2], state[3]) for state in layer]) for layer in layers)
-    return Process(payoff, tuple(cost), tuple(child), tuple(chance), np.ones(1))
+        chance.append(np.where(over[:, None], np.eye(5)[0], moves))
+        # What merging costs more is due with the value that makes it so.
+        more = _merging(laws, after)[child[t]] - _merging(laws, here)[:, None]
+        cost.append(np.where(over, 0.0, laws.tokens) + np.sum(chance[-1] * more, axis=1))
+    return Process(payoff, tuple(cost), child, tuple(chance), np.ones(1))
 
 
-def states(laws: Laws, t: int) -> list[State]:
-    """All states after t turns; once all rows are done nothing moves, and nothing costs."""
+@cache
+def states(laws: Laws, t: int) -> np.ndarray:
+    """int[S, 4]: all states (d, n, R, W) after t turns; once all rows are done nothing moves, and nothing costs."""
     longest = len(laws.lasts)
-    return [
-        (d, n, right, wrong)
-        for d in range(min(laws.rows, t) + 1)
-        for n in range(min(t - d, longest - 1) + 1 if d < laws.rows else 1)
-        for right in range(d + 1)
-        for wrong in range(d - right + 1)
-    ]
+    return np.asarray(
+        [
+            (d, n, right, wrong)
+            for d in range(min(laws.rows, t) + 1)
+            for n in range(min(t - d, longest - 1) + 1 if d < laws.rows else 1)
+            for right in range(d + 1)
+            for wrong in range(d - right + 1)
+        ]
+    )
 
 
-def labels(laws: Laws, t: int) -> list[tuple[int, int, int]]:
-    """What the lead sees of each of these states: (d, n, f)."""
-    return [(d, n, right + wrong) for d, n, right, wrong in states(laws, t)]
+def labels(laws: Laws, t: int) -> np.ndarray:
+    """int[S, 3]: what the lead sees of each of these states, (d, n, f)."""
+    d, n, right, wrong = states(laws, t).T
+    return np.stack([d, n, right + wrong], axis=1)
 
 
-def _moves(laws: Laws, t: int, state: State) -> list[tuple[State, float]]:
-    d, n, right, wrong = state
-    if d == laws.rows:
-        return [(state, 1.0)] + [(state, 0.0)] * 4
-    on, last = 1 - laws.fault, laws.lasts[n]
-    a, b = laws.right[t], laws.wrong[t]
-    further = (d, n + 1, right, wrong) if last < 1 else state
-    return [
-        (state, laws.fault),
-        (further, on * (1 - last)),
-        ((d + 1, 0, right + 1, wrong), on * last * a),
-        ((d + 1, 0, right, wrong + 1), on * last * b),
-        ((d + 1, 0, right, wrong), on * last * (1 - a - b)),
-    ]
+@cache
+def _ways(laws: Laws) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """(payoffs f64[S_t], successors int[S_t, 5]: after a fault, a turn more, a right value, a wrong one, nothing)."""
+    layers = [states(laws, t).tolist() for t in range(laws.turns + 1)]
+    payoff = tuple(np.asarray([_pays(laws, right, wrong) for _, _, right, wrong in layer]) for layer in layers)
+    child = []
+    for t in range(laws.turns):
+        index = {tuple(state): i for i, state in enumerate(layers[t + 1])}
+        moves = []
+        for d, n, right, wrong in layers[t]:
+            same = (d, n, right, wrong)
+            ways = [same] * 5
+            if d < laws.rows:
+                further = (d, n + 1, right, wrong) if n + 1 < len(laws.lasts) else same
+                ways = [same, further, *((d + 1, 0, right + r, wrong + w) for r, w in ((1, 0), (0, 1), (0, 0)))]
+            moves.append([index[way] for way in ways])
+        child.append(np.asarray(moves))
+    return payoff, tuple(child)
 
 
-def _turn(laws: Laws, state: State) -> float:
-    return laws.tokens if state[0] < laws.rows else 0.0
-
-
-def _merging(laws: Laws, state: State) -> float:
-    found = state[2] + state[3]
-    return laws.merge[0] + laws.merge[1] * found if found else 0.0
+def _merging(laws: Laws, states: np.ndarray) -> np.ndarray:
+    """f64[S]: what merging costs there."""
+    found = states[:, 2] + states[:, 3]
+    return np.where(found > 0, laws.merge[0] + laws.merge[1] * found, 0.0)
 
 
 def _pays(laws: Laws, right: int, wrong: int) -> float:
@@ -191,7 +229,7 @@ def seen(laws: Laws) -> tuple[Process, tuple[np.ndarray, ...]]:
     """
     process, groups, sizes = told(laws), [], []
     for t in range(laws.turns + 1):
-        names, group = np.unique(np.asarray(labels(laws, t)), axis=0, return_inverse=True)
+        names, group = np.unique(labels(laws, t), axis=0, return_inverse=True)
         groups.append(group.reshape(-1))
         sizes.append(len(names))
     here, payoff, cost, child, chance = process.start, [], [], [], []
@@ -217,7 +255,7 @@ def seen(laws: Laws) -> tuple[Process, tuple[np.ndarray, ...]]:
 
 def places(laws: Laws, t: int) -> dict[tuple[int, int, int], int]:
     """Number of each (d, n, f) in layer t of `seen`."""
-    names = np.unique(np.asarray(labels(laws, t)), axis=0)
+    names = np.unique(labels(laws, t), axis=0)
     return {(int(d), int(n), int(f)): i for i, (d, n, f) in enumerate(names)}
 
 
