@@ -20,6 +20,7 @@ from ddpomdp_envs.suites import by_seed, interval
 
 GROUP = 4
 TEST = 1_000_003  # added to a seed: its test episodes
+LEAST_GAP = 1e-3  # quality points: a share of less than this says nothing
 FIXED_RULES = ("always", "never", "fixed", "threshold", "patience", "stall", "budget", "random")
 HEADS: dict[str, tuple[str, str, str]] = {  # estimator, form, payoff
     "margin": ("margin", "linear", "realised"),
@@ -234,7 +235,7 @@ def _exactly(rows: list[Row], rule: str) -> dict[str, Any]:
         share = {
             seed: [(mine - value[bar][seed][0]) / gap[seed]]
             for seed, (mine,) in value[rule].items()
-            if gap[seed] > 1e-6
+            if gap[seed] > LEAST_GAP
         }
         closed[bar] = _short(summarise(share))
     return {"exact": _short(summarise(value[rule])), "closed": closed}
