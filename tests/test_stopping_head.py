@@ -1,6 +1,9 @@
 """Suppressed episodes, the rules in use, and heads against Snell's rule on a problem that is known."""
 
+import json
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +11,17 @@ import numpy as np
 import pytest
 
 from ddpomdp.bench import episode
+from ddpomdp.cli import main
 from ddpomdp.policies import Script, lines_of
 from ddpomdp_baselines import stopping
 from ddpomdp_baselines.experience import group_keys
+from ddpomdp_baselines.prices import log_price
 from ddpomdp_baselines.stopping import known, oracle, report, rules
 from ddpomdp_baselines.stopping.head import Head, expected, log_probability, normalised
 from ddpomdp_baselines.stopping.suite import stopping as suite
 from ddpomdp_baselines.stopping.trajectories import Suppressed, of_process
 
+COMMITTED = Path(__file__).parent.parent / "results" / "stopping"
 PRICE = 2e-6  # the gap between the best fixed rule and Snell is 6.7% of the Snell value
 
 
@@ -112,6 +118,26 @@ def test_continuation_and_margin_agree_where_payoffs_are_known():
     assert np.allclose(*tables, atol=1e-6) and np.ptp(tables[0]) > 0.05
 
 
+def test_fitted_values_find_snells_margins():
+    """On a problem whose margins are known, also from payoffs that are only realised."""
+    boxes = [oracle.Box(np.asarray([0.2, 0.5, 1.0]), np.asarray([0.5, 0.3, 0.2]), 1.0)] * 4
+    process, price = oracle.boxes_in_order(boxes), 0.06
+    margins = np.concatenate(oracle.snell(process, price).margin)
+    for payoff in ("known", "realised"):
+        data = of_process(process, 20_000, 0, price)
+        table = Head("fitted", "table", payoff, prices=(price,)).fit(data).table(price)
+        met = np.bincount(data.cell[:, :-1].ravel(), minlength=len(table)) > 1_000
+        assert met.sum() >= 10
+        assert np.allclose(table[met], margins[met], atol=0.03)
+        assert np.array_equal(table[met] > 0, margins[met] > 0)
+    # By hand: payoff 0, then .4 or 1, each in half of the cases, then .7. At no price: going on pays .3 more than .4
+    # and .3 less than 1, so .7 and 1 lie ahead.
+    hand = small([[0.0, 0.4, 0.7], [0.0, 1.0, 0.7]])
+    hand = replace(hand, cell=np.asarray([[0, 1, 3], [0, 2, 3]]), known=hand.quality)
+    fitted = Head("fitted", "table", "known", prices=(0.0,)).fit(hand)
+    assert fitted.table(0.0)[:3] == pytest.approx([0.85, 0.3, -0.3], abs=1e-6)
+
+
 def test_price_is_an_input():
     prices = (1e-6, 4e-6)
     fitted = Head("margin", "table", "known", prices=prices).fit(episodes(0))
@@ -120,6 +146,12 @@ def test_price_is_an_input():
     assert np.allclose(fitted.table(2.5e-6), (alone[0] + alone[1]) / 2, atol=1e-6)
     assert np.allclose(fitted.table(1.0), alone[1])  # outside: the nearest
     assert np.mean(alone[0] > 0) > np.mean(alone[1] > 0)
+
+
+def test_networks_read_the_price_on_one_scale():
+    assert [log_price(price) for price in (0.0, 1e-6, 1e-4)] == pytest.approx([-1.5, 0.0, 1.0])
+    assert float(log_price(jnp.float32(1e-5))) == pytest.approx(log_price(1e-5), abs=1e-6)
+    assert isinstance(log_price(1e-5), float)
 
 
 # Estimators --------------------------------------------------------------------------------------------------------
@@ -266,6 +298,7 @@ def test_what_is_refused():
         ({"form": "table"}, "allowed here: linear, mlp"),
         ({"form": "linear", "payoff": "known"}, "allowed here: realised"),
         ({"form": "mlp", "estimator": "grpo"}, "in groups of 2 and more"),
+        ({"form": "mlp", "estimator": "fitted"}, "with estimator 'fitted', allowed: table, linear"),
     ):
         with pytest.raises(ValueError, match=words):
             Head(**settings).fit(data)
@@ -282,15 +315,69 @@ def test_what_is_refused():
 @pytest.mark.slow
 def test_the_suite_in_a_tiny_size():
     options, cells = suite().plan(
-        {"worlds": ["vote"], "seeds": [0], "factors": [2], "train": 64, "test": 64, "steps": 2}
+        {"worlds": ["vote"], "seeds": [0, 1], "factors": [2], "train": 64, "test": 64, "steps": 2}
     )
-    assert options["factors"] == [2] and len({cell.id for cell in cells}) == len(cells) == 18
-    rows = [{"cell": cell.id, "seed": cell.seed, **cell.settings, **suite().run(cell)[0]} for cell in cells]
-    by_rule = {row["rule"]: row for row in rows}
-    assert by_rule["snell"]["regret"] == 0.0 and by_rule["always"]["regret"] > 0.3
+    assert options["factors"] == [2] and [cell.id for cell in cells] == ["vote.s0", "vote.s1"]
+    rows = [{"cell": cell.id, "seed": cell.seed, **cell.settings, **row} for cell in cells for row in suite().run(cell)]
+    first = {row["rule"]: row for row in rows if row["seed"] == 0}
+    assert len(rows) == 2 * len(first) == 38
+    assert first["snell"]["regret"] == 0.0 and first["always"]["regret"] > 0.3
+    assert first["snell"]["exact"] > first["threshold"]["exact"] > first["fixed"]["exact"] > 0.6
     assert all(row["value"] <= row["prophet"] + 1e-12 for row in rows)
     assert all(np.isfinite(row["equal_cost"]) for row in rows)
     found = suite().analyse(rows)
     (line,) = (line for line in found["against"] if line["rule"] == "always")
-    assert line["mean"] == pytest.approx(by_rule["table-realised"]["value"] - by_rule["always"]["value"])
-    assert len(list(suite().sections(rows, {"analysis": found}))) >= 2
+    mean = np.mean([row["value"] * (1 if row["rule"] == "table-realised" else -1) * 2 for row in rows
+                    if row["rule"] in ("table-realised", "always")])  # fmt: skip
+    assert line["mean"] == pytest.approx(mean)
+    (table,) = (line for line in found["rules"] if line["rule"] == "snell")
+    assert table["closed"]["fixed"]["mean"] == table["closed"]["threshold"]["mean"] == pytest.approx(1.0)
+    assert len(list(suite().sections(rows, {"analysis": found}))) >= 4
+
+
+def row_of(rule, seed, value, equal_cost=0.0, **more):
+    names = ("quality", "cost", "decisions", "regret", "slope", "calibration_error")
+    row = {"world": "science", "factor": 1, "rule": rule, "seed": seed, "value": value, "equal_cost": equal_cost}
+    return row | dict.fromkeys(names, 0.0) | {"prophet": 1.0, "early": 0.1, "late": 0.2, **more}
+
+
+def test_the_verdict_by_hand():
+    """A head .1 above the next best rule in every seed but one, where it is .04 above; below at equal cost in one."""
+    rows = []
+    for seed, (head, equal) in enumerate(((0.5, 0.02), (0.5, 0.03), (0.44, -0.05))):
+        rows += [row_of("margin", seed, head, equal), row_of("fixed", seed, 0.4), row_of("always", seed, 0.1)]
+    (verdict,) = suite().analyse(rows)["verdicts"]
+    assert (verdict["nearest"], verdict["seeds"]) == ("fixed", 3)
+    assert verdict["over"]["mean"] == pytest.approx(0.08)
+    # sd of .1, .1, .04 is .034641, and t(2) 4.302653: .08 -+ .086
+    assert verdict["over"]["low"] == pytest.approx(0.08 - 4.302653 * 0.0346410 / 3**0.5, abs=1e-6)
+    assert (verdict["beats_every_rule"], verdict["beats_at_equal_cost"]) == (False, False)
+    assert verdict["late_to_early"] == pytest.approx(2.0)
+    rows = [row for row in rows if (row["rule"], row["seed"]) != ("margin", 2)] + [row_of("margin", 2, 0.49, 0.025)]
+    rows += [row_of("transfer-horizon", seed, 0.3 + 0.01 * seed) for seed in range(3)]
+    found = suite().analyse(rows)
+    (verdict,), (transfer,) = found["verdicts"], found["transfers"]
+    assert (verdict["beats_every_rule"], verdict["beats_at_equal_cost"]) == (True, True)
+    assert (transfer["rule"], transfer["home"]) == ("transfer-horizon", "margin")
+    assert transfer["mean"] == pytest.approx((0.3 + 0.31 + 0.32 - 0.5 - 0.5 - 0.49) / 3)
+
+
+def test_the_share_of_the_gap_by_hand():
+    rows = []
+    for seed, table in enumerate((0.59, 0.57)):
+        worth = {"fixed": 0.5, "threshold": 0.56, "snell": 0.6, "table-realised": table}
+        rows += [row_of(rule, seed, value, world="vote", exact=value) for rule, value in worth.items()]
+        rows.append(row_of("grpo", seed, 0.1, world="vote", exact=None))
+    found = {line["rule"]: line for line in suite().analyse(rows)["rules"]}
+    assert found["table-realised"]["closed"]["fixed"]["mean"] == pytest.approx(0.8)
+    assert found["table-realised"]["closed"]["threshold"]["mean"] == pytest.approx(0.5)
+    assert found["snell"]["closed"]["fixed"]["mean"] == pytest.approx(1.0)
+    assert found["grpo"]["exact"]["mean"] is None and found["grpo"]["closed"]["fixed"]["mean"] is None
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in COMMITTED.glob("*/run.json")), ids=lambda p: p.name)
+def test_the_committed_numbers_follow_from_their_rows(folder, capsys):
+    assert main(["report", str(folder), "--check"]) == 0
+    assert "every number follows from the raw rows" in capsys.readouterr().out
+    found = json.loads((folder / "results.json").read_text("utf-8"))
+    assert found["missing"] == [] and found["analysis"]["verdicts"]

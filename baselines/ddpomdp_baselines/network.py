@@ -10,7 +10,6 @@ Sizes of team, roster and task do not enter the weights, the grammar does. Axis 
 recorded decision), P parent place, R roster row, M row of the board, A argument position, V vocabulary.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from ddpomdp.luck import Purpose, draw, unit
 from ddpomdp.pytree import pytree
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines import deciding, losses
+from ddpomdp_baselines.prices import log_price
 
 MASKED = -1e9  # logit of a token that is not legal
 STOP_HEADS = ("none", "hazard")
@@ -97,7 +97,7 @@ class Net(nnx.Module):
         self.crew = env.rules.topology.crew
         self.stop_head = stop_head
         if stop_head == "hazard":
-            self.price = (math.log10(max(float(env.params.price_token), 1e-9)) + 6.0) / 2.0
+            self.price = log_price(float(env.params.price_token))
             self.stop_read = linear(width + 1, width)
             self.stop = linear(width, 1, kernel_init=small, bias_init=nnx.initializers.constant(FIRST_HAZARD))
 

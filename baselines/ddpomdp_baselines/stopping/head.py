@@ -11,7 +11,9 @@ How it is learned ("estimator"), always from suppressed episodes (see `trajector
   margin        backward in time, regress what going on under the present rule pays on top of stopping now
                 (Longstaff and Schwartz 2001, on the margin: the decision is its sign, and errors common to both
                 sides cancel)
-  continuation  the same with the payoff of going on, less the payoff of stopping, which must be known
+  fitted        the same with the fitted value of the next decision in place of what is paid after it (fitted Q;
+                Tsitsiklis and Van Roy 2001): net_{t+1} + max(margin_{t+1}, 0) - net_t
+  continuation  margin with the payoff of going on, less the payoff of stopping, which must be known
   expectation   gradient of the exact expected payoff sum_t P(stop at t) net_t of every episode
   hazard        policy gradient with sampled times, log P(tau) = log l_tau + sum_{t<tau} log(1 - l_t); the baseline
                 is that of every decision it goes through
@@ -33,9 +35,11 @@ import optax
 from flax import nnx
 
 from ddpomdp.options import UsageError, choose, number, whole
+from ddpomdp_baselines.prices import log_price
 from ddpomdp_baselines.stopping.trajectories import Suppressed
 
-ESTIMATORS = ("margin", "continuation", "expectation", "hazard", "grpo", "dr_grpo")
+ESTIMATORS = ("margin", "fitted", "continuation", "expectation", "hazard", "grpo", "dr_grpo")
+REGRESSED = ("margin", "fitted", "continuation")
 GROUPED = ("grpo", "dr_grpo")
 FORMS = ("table", "linear", "mlp")
 SCALE = 0.05  # quality points: a usual size of margins, in which networks speak
@@ -125,12 +129,13 @@ class Head:
             raise UsageError(
                 f"estimator: got {self.estimator!r}, allowed with episodes collected in groups of 2 and more"
             )
-        if self.estimator == "continuation" and self.form != "table":
-            raise UsageError(f"form: got {self.form!r} with estimator 'continuation', allowed: table")
+        forms = {"continuation": ("table",), "fitted": ("table", "linear")}.get(self.estimator, FORMS)
+        if self.form not in forms:
+            raise UsageError(f"form: got {self.form!r} with estimator {self.estimator!r}, allowed: {', '.join(forms)}")
         if self.estimator == "continuation":
             data.payoff("known")
         blank = self._blank(data)
-        if self.estimator in ("margin", "continuation"):
+        if self.estimator in REGRESSED:
             return blank.regressed(data)
         return blank.climbed(data)
 
@@ -212,7 +217,7 @@ class Fitted:
     # Regression ------------------------------------------------------------------------------------------------------
 
     def regressed(self, data: Suppressed) -> "Fitted":
-        """Longstaff and Schwartz: backward in time for `table` and `linear`, in sweeps for `mlp`."""
+        """Regression: backward in time for `table` and `linear`, in sweeps for `mlp`."""
         if self.head.form == "mlp":
             return self._swept(data)
         weight = np.zeros_like(np.asarray(self.params["weight"], np.float64))
@@ -223,7 +228,7 @@ class Fitted:
             for t in reversed(range(data.here.shape[1] - 1)):
                 goes = data.last > t
                 sunk = price * data.cost[:, t]
-                if self.head.estimator == "margin":
+                if self.head.estimator != "continuation":
                     fit, place, row = self._regression(x, data, t, goes, future - net[:, t])
                     margin = fit
                 else:
@@ -231,7 +236,10 @@ class Fitted:
                     margin = fit - data.payoff("known")[:, t]
                     row = self._less_known(row, data, t)
                 weight[k, place] = row
-                future = np.where(goes & (margin <= 0), net[:, t], future)
+                if self.head.estimator == "fitted":
+                    future = np.where(goes, net[:, t] + np.maximum(margin, 0.0), future)
+                else:
+                    future = np.where(goes & (margin <= 0), net[:, t], future)
         return Fitted(self.head, {"weight": jnp.asarray(weight, jnp.float32)}, self.mean, self.scale, self.horizon)
 
     def _less_known(self, row: np.ndarray, data: Suppressed, t: int) -> np.ndarray:
@@ -318,16 +326,12 @@ def _between(prices: tuple[float, ...], price: jax.Array) -> jax.Array:
     return jnp.maximum(0.0, 1.0 - jnp.abs(place - jnp.arange(len(prices))))
 
 
-def _log_price(price: jax.Array) -> jax.Array:
-    return (jnp.log10(jnp.maximum(price, 1e-9)) + 6.0) / 2.0  # per token: 1e-8 .. 1e-4 is -1 .. 1
-
-
 @partial(jax.jit, static_argnames=("head",))
 def _margin(head: Head, params: Any, x: dict[str, jax.Array], price: jax.Array) -> jax.Array:
     """f32[..., T]: the margin in quality points."""
     if head.form == "mlp":
         time = x["time"].astype(jnp.float32) / 10.0
-        more = jnp.stack([time, jnp.broadcast_to(_log_price(price), time.shape)], axis=-1)
+        more = jnp.stack([time, jnp.broadcast_to(log_price(price), time.shape)], axis=-1)
         inputs = jnp.concatenate([x["seen"], more], axis=-1)
         graph = nnx.split(nnx.eval_shape(lambda: Mlp(inputs.shape[-1], head.width, nnx.Rngs(0))))[0]
         return SCALE * nnx.merge(graph, params)(inputs)

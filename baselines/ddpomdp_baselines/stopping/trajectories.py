@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ddpomdp.enums import StopReason
+from ddpomdp.enums import ResultCode, StopReason
 from ddpomdp.env import Env
 from ddpomdp.options import UsageError, whole
 from ddpomdp.params import Params
@@ -24,6 +24,7 @@ from ddpomdp.rollouts import renewed
 from ddpomdp.timestep import TimeStep
 from ddpomdp_baselines.experience import group_keys
 from ddpomdp_baselines.stopping import known as known_
+from ddpomdp_baselines.stopping import lookup
 
 BATCH = 256  # episodes at a time
 
@@ -127,6 +128,7 @@ def collect(
     confidence: str = "mean_top_confidence",
     num_ticks: int | None = None,
     group: int = 1,
+    params: Params | None = None,
 ) -> Suppressed:
     """Play a script whose lead never stops, and see at each decision what stopping would have paid.
 
@@ -140,7 +142,9 @@ def collect(
       confidence: name of the feature that stands for confidence where the posterior is not known.
       num_ticks: most ticks; default the horizon.
       group: episodes per task draw.
+      params: of the environment; default its own.
     """
+    params = env.params if params is None else params
     names = feature_names(env)
     if confidence not in names:
         raise UsageError(f"confidence: got {confidence!r}, allowed: {', '.join(names)}")
@@ -160,11 +164,11 @@ def collect(
     for first in range(0, episodes, BATCH):
         index = np.arange(first, first + min(BATCH, episodes)) % episodes  # one shape: the last batch wraps round
         part = _play(
-            env, script, script.init(env), keys[index], luck[index], jnp.asarray(flags), turns, env.params, num_ticks
+            env, script, script.init(env), keys[index], luck[index], jnp.asarray(flags), turns, params, num_ticks
         )
         parts.append(jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), part))
     log = jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
-    return replace(_decisions(env, log, len(asked), names, confidence), group=group)
+    return replace(_decisions(env, params, log, len(asked), names, confidence), group=group)
 
 
 @partial(jax.jit, static_argnames=("env", "script", "num_ticks"))
@@ -204,7 +208,7 @@ def _play(
             "quality": end.info["quality"],
             "tokens": end.info["tokens"],
             "wall_s": end.info["wall_s"],
-            "value": jnp.sum(jnp.where(root, ts.observation.last_result[:, 2], 0)).astype(jnp.int32),
+            "result": jnp.sum(jnp.where(root[:, None], ts.observation.last_result, 0), axis=0).astype(jnp.int32),
             "seen": features(ts, root),
         }
         return moved, next_ts, renewed(env, script, after, ts, next_ts), kept
@@ -233,7 +237,9 @@ def features(ts: TimeStep, root: jax.Array) -> jax.Array:
     return jnp.concatenate([own, jnp.mean(board, axis=0), jnp.stack([*means, (said >= 0).astype(jnp.float32)])])
 
 
-def _decisions(env: Env, log: dict[str, np.ndarray], most: int, names: tuple[str, ...], confidence: str) -> Suppressed:
+def _decisions(
+    env: Env, params: Params, log: dict[str, np.ndarray], most: int, names: tuple[str, ...], confidence: str
+) -> Suppressed:
     """Ticks [B, T] of all episodes as their decisions."""
     asks = log["asks"] & (np.cumsum(log["asks"], axis=1) <= most)
     count = asks.sum(axis=1)
@@ -241,21 +247,32 @@ def _decisions(env: Env, log: dict[str, np.ndarray], most: int, names: tuple[str
         raise UsageError(f"{int(np.sum(count == 0))} episodes have no decision: the lead may never stop where asked")
     order = np.argsort(~asks, axis=1, kind="stable")[:, : count.max()]
     here = np.take_along_axis(asks, order, axis=1)
-    pick = lambda x: np.take_along_axis(x, order, axis=1)  # noqa: E731
-    seen = np.where(here[..., None], np.take_along_axis(log["seen"], order[..., None], axis=1), 0.0)
-    price, second = float(env.params.price_token), float(env.params.price_second)
+    pick = lambda x: np.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)  # noqa: E731
+    cell, known, here = _information(env, params, pick(log["result"]), here)
+    seen = np.where(here[..., None], pick(log["seen"]), 0.0)
+    price, second = float(params.price_token), float(params.price_second)
     per_second = second / price if price else 0.0
     cost = np.where(here, pick(log["tokens"]).astype(np.float64) + per_second * pick(log["wall_s"]), 0.0)
     quality = np.where(here, pick(log["quality"]).astype(np.float64), 0.0)
-    known, cell = _information(env, pick(log["value"]), here)
     sure = seen[..., names.index(confidence)].astype(np.float64) if known is None else known
     return Suppressed(quality, cost, seen.astype(np.float32), names, here, sure, known, cell, price)
 
 
-def _information(env: Env, value: np.ndarray, here: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """(posterior payoff f64[B, T], state int[B, T]) of the vote, from what the lead's draws have told it."""
-    if env.id != "Math-v0" or env.options["oracle_form"] != "vote":
-        return None, None
+Information = tuple[np.ndarray | None, np.ndarray | None, np.ndarray]
+
+
+def _information(env: Env, params: Params, result: np.ndarray, here: np.ndarray) -> Information:
+    """(state int[B, T], posterior payoff f64[B, T], here) where the problem is known, from the lead's last results
+    int[B, T, 3]; a decision after which nothing can change is an episode's last.
+    """
+    if env.id == "Math-v0" and env.options["oracle_form"] == "vote":
+        return _votes(env, result[..., 2], here)
+    if env.id == "Search-v0" and env.options["topology"] == "single" and lookup.is_plain(params):
+        return _lookups(env, params, result[..., 1], here)
+    return None, None, here
+
+
+def _votes(env: Env, value: np.ndarray, here: np.ndarray) -> Information:
     problem = known_.process(env)
     if not here.all():
         raise UsageError("vote: an episode ended before its last decision")
@@ -267,4 +284,26 @@ def _information(env: Env, value: np.ndarray, here: np.ndarray) -> tuple[np.ndar
         index = {state: i for i, state in enumerate(known_.vote_states(t))}
         places = np.asarray([index[(*c, t - sum(c))] for c in counts[:, t].tolist()])
         cell[:, t], known[:, t] = places + problem.offsets[t], problem.payoff[t][places]
-    return known, cell
+    return cell, known, here
+
+
+def _lookups(env: Env, params: Params, code: np.ndarray, here: np.ndarray) -> Information:
+    """Rows done, turns on the next one, values found: counted from what came of each turn."""
+    horizon = here.shape[1] - 1
+    laws = lookup.laws(env, horizon, params)
+    problem = lookup.seen(laws)[0]
+    state = np.zeros((len(here), 3), int)  # d, n, f
+    cell, known, open_ = np.zeros(here.shape, int), np.zeros(here.shape), np.ones(here.shape, bool)
+    for t in range(horizon + 1):
+        if t:
+            done, going = state[:, 0] == laws.rows, code[:, t] == ResultCode.IN_PROGRESS
+            found, ends = code[:, t] == ResultCode.FOUND, np.isin(code[:, t], (ResultCode.FOUND, ResultCode.EMPTY))
+            moved = np.stack([state[:, 0] + ends, np.where(ends, 0, state[:, 1] + going), state[:, 2] + found], axis=1)
+            open_[:, t] = ~done
+            state = np.where(done[:, None], state, moved)
+        index = lookup.places(laws, t)
+        places = np.asarray([index[(d, n, f)] for d, n, f in state.tolist()])
+        cell[:, t], known[:, t] = places + problem.offsets[t], problem.payoff[t][places]
+    if np.any(open_ & ~here):
+        raise UsageError("lookup: an episode ended before its last decision")
+    return cell, np.where(open_, known, 0.0), open_

@@ -11,7 +11,10 @@ from typing import Any
 import ddpomdp
 from ddpomdp.env import Env
 from ddpomdp.options import choose, whole
+from ddpomdp.params import Params
 from ddpomdp.policies import Script, lines_of
+from ddpomdp_baselines.stopping import known, lookup
+from ddpomdp_baselines.stopping.process import Process
 from ddpomdp_baselines.stopping.trajectories import Suppressed, collect
 
 
@@ -26,6 +29,7 @@ class World:
       closing: turns with which it would.
       confidence: the feature that stands for confidence.
       num_ticks: enough for all lines.
+      params: of the environment; None: its own.
     """
 
     env: Env
@@ -34,6 +38,14 @@ class World:
     closing: tuple[Any, ...]
     confidence: str
     num_ticks: int
+    params: Params | None = None
+
+    @property
+    def process(self) -> Process:
+        """The stopping problem on what the lead knows; `ValueError` where it is not known."""
+        if self.env.id == "Search-v0" and self.params is not None:
+            return lookup.seen(lookup.laws(self.env, len(self.asked) - 1, self.params))[0]
+        return known.process(self.env)
 
     def episodes(self, seed: int, episodes: int, group: int = 1) -> Suppressed:
         """Suppressed episodes: the same seed, the same ones."""
@@ -47,6 +59,7 @@ class World:
             confidence=self.confidence,
             num_ticks=self.num_ticks,
             group=group,
+            params=self.params,
         )
 
 
@@ -57,6 +70,19 @@ def vote(price: float = 1e-6) -> World:
     lines = lines_of([*[turn("solve")] * draws, turn("wait")])
     closing = (turn("aggregate"), turn("stop"))
     return World(env, Script(env, lines), tuple(range(draws + 1)), closing, "mean_top_confidence", draws + 1)
+
+
+def alone(price: float = 1e-4, turns: int = 28) -> World:
+    """Search-v0, single, six rows: the lead searches turn by turn, then merges what it found. Laws are `plain`, so that
+    its information states are few, and seconds cost nothing.
+    """
+    whole("turns", turns, 2, 28)
+    env = ddpomdp.make("Search-v0", preset="tiny", topology="single", capacity=1, price_token=price, price_second=0.0)
+    turn = env.harness.turn
+    script = Script(env, lines_of([*[turn("search")] * turns, turn("wait")]))
+    closing = (turn("aggregate", rule="majority"), turn("stop"))
+    params = lookup.plain(env.params)
+    return World(env, script, tuple(range(turns + 1)), closing, "mean_top_confidence", turns + 1, params)
 
 
 def swarm(searchers: int = 4, rounds: int = 10, rows: int = 24) -> World:
@@ -120,7 +146,13 @@ def science(rounds: int = 6) -> World:
     return World(env, script, tuple(asked), (turn("stop"),), "mean_top_confidence", 30 * rounds)
 
 
-WORLDS: dict[str, Callable[..., World]] = {"vote": vote, "swarm": swarm, "crew": crew, "science": science}
+WORLDS: dict[str, Callable[..., World]] = {
+    "vote": vote,
+    "alone": alone,
+    "swarm": swarm,
+    "crew": crew,
+    "science": science,
+}
 
 
 @cache
