@@ -15,7 +15,7 @@ from ddpomdp import cli
 from ddpomdp.bench import episode, find
 from ddpomdp.bench.workers import require_portable
 from ddpomdp.options import UsageError
-from ddpomdp_envs import lineup
+from ddpomdp_envs import lineup, search_suites
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
@@ -208,30 +208,91 @@ def test_suites_travel_to_worker_processes(name):
     require_portable(find(name))
 
 
-def test_calibration_plan_and_table():
-    """The setting of every published number, and the table from invented rows: errors, band, fit."""
-    suite = find("calibration")
-    _, cells = suite.plan({"episodes": 2, "seeds": [0, 1], "envs": ["Search-v0"]})
-    assert len(cells) == 8
-    assert {(cell.settings["model"], cell.settings["policy"]) for cell in cells} == {
-        ("strong", "single"),
-        ("strong", "swarm-12-standard"),
-        ("weak", "single"),
-        ("weak", "swarm-10-standard"),
-    }
-    quality = {"single": 0.8, "swarm-12-standard": 0.79, "swarm-10-standard": 0.362}
+def test_calibration_plan():
+    """The setting of every number of Search-v0, once: none is missing, none is played twice."""
+    _, cells = find("calibration").plan({"episodes": 2, "seeds": [0, 1], "envs": ["Search-v0"]})
+    played = [(cell.settings["model"], cell.settings["policy"]) for cell in cells if cell.seed == 0]
+    assert len(cells) == 2 * len(played) == 2 * len(set(played))
+    wanted = {(score.model, score.policy) for score in search_suites.SCORES}
+    wanted |= {("weak", f"swarm-{n}-standard") for n in (2, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40)}
+    wanted |= {("weak", f"swarm-{n}-as-they-come") for n in (10, 20, 40)} | {("strong", "swarm-10-standard")}
+    wanted |= {("strong", f"single-rows-{m}") for m in (8, 16, 24, 32, 40, 48)}
+    wanted |= {("strong", f"swarm-6-chunk-{c}") for c in (1, 2, 3, 4, 5, 6, 8)}
+    assert set(played) == wanted
+
+
+def test_calibration_table():
+    """Errors, bands and fit from invented rows of two seeds that differ by .02."""
+    quality = {"single": 0.8, "swarm-12-standard": 0.79, "swarm-10-detailed": 0.5}
+    rows = [
+        {"model": score.model, "policy": score.policy, "seed": seed, "quality": value + (0.01 if seed else -0.01)}
+        for score in search_suites.SCORES
+        for seed in (0, 1)
+        for value in [quality.get(score.policy, 0.362)]
+    ]
+    analysis = search_suites.analysis(rows)
+    assert [round(line["error_pp"], 6) for line in analysis["numbers"]] == [7.3, 0.0, 59.9, 5.0, 10.0]
+    assert [line["within"] for line in analysis["numbers"]] == [False, True, False, True, False]
+    (section,) = search_suites.sections(analysis)
+    scores = section.tables[0]
+    assert [line[8] for line in scores.rows] == ["not within", "within", "not within", "within", "–"]
+    assert analysis["speed"] == [] and analysis["stragglers"] == []
+
+
+def test_time_to_reach_an_f1_is_read_between_the_parts():
+    """One agent: F1 .25, .5, .75 after 10, 30, 70 steps. The swarm: the same after 5, 10, 15."""
     rows = [
         {
-            **cell.settings,
-            "seed": cell.seed,
-            "quality": quality[cell.settings["policy"]] + (0.01 if cell.seed else -0.01),
+            "model": "strong",
+            "policy": label,
+            "seed": 0,
+            "quality": quality,
+            "critical_steps": steps,
+            "wall_s": 2 * steps,
         }
-        for cell in cells
+        for labels, steps_of in (
+            ([f"single-rows-{m}" for m in search_suites.PARTS], (10, 30, 70, 80, 90, 100)),
+            ([f"swarm-6-chunk-{c}" for c in search_suites.CHUNKS], (5, 10, 15, 20, 25, 30, 35)),
+        )
+        for label, steps, quality in zip(labels, steps_of, (0.25, 0.5, 0.75, 0.8, 0.8, 0.8, 0.8), strict=False)
     ]
-    analysis = suite.analyse(rows)
-    assert [round(line["error_pp"], 6) for line in analysis["numbers"]] == [7.3, 0.0, 59.9, 5.0]
-    assert [line["within"] for line in analysis["numbers"]] == [False, True, False, True]
-    assert all(line["in_fit"] for line in analysis["numbers"])
-    (section,) = suite.sections(rows, {"analysis": analysis})
-    (table,) = section.tables
-    assert [line[8] for line in table.rows] == ["not within", "within", "not within", "within"]
+    speed = search_suites.analysis(rows)["speed"]
+    # .3: 10 + 20 / 5 = 14 over 5 + 5 / 5 = 6; .7: 30 + 40 * 4 / 5 = 62 over 10 + 5 * 4 / 5 = 14.
+    found = {(line["clock"], line["f1"]): line["ours"]["mean"] for line in speed}
+    for clock in ("critical_steps", "wall_s"):
+        assert found[clock, 0.3] == pytest.approx(14 / 6) and found[clock, 0.7] == pytest.approx(62 / 14)
+    within = {(line["clock"], line["f1"]): line["within"] for line in speed if line["within"] is not None}
+    assert within == {("critical_steps", 0.3): False, ("critical_steps", 0.7): True, ("wall_s", 0.7): True}
+
+
+def test_the_best_width_must_be_well_above_both_ends():
+    """Two seeds: .3 at 8; .1 below it at 2 in both seeds, .1 and .02 below it at 40."""
+
+    def rows(ends):
+        low, high = ends
+        curve = dict.fromkeys(search_suites.WIDTHS, (0.2, 0.25)) | {8: (0.30, 0.32), 2: low, 40: high}
+        each = [(n, seed, value) for n, values in curve.items() for seed, value in enumerate(values)]
+        return [{"model": "weak", "policy": f"swarm-{n}-standard", "seed": s, "quality": q} for n, s, q in each]
+
+    width = search_suites.analysis(rows(((0.2, 0.21), (0.2, 0.21))))["width"]
+    assert width["peak"] == 8 and width["within"]
+    assert [round(line["gain"]["mean"], 6) for line in width["above"]] == [0.105, 0.105]
+    assert [round(line["standard_errors"], 6) for line in width["above"]] == [21.0, 21.0]
+    # Gains .1 and .3 - .02: mean .06, standard error .04.
+    assert not search_suites.analysis(rows(((0.2, 0.21), (0.2, 0.30))))["width"]["within"]
+
+
+def test_one_agent_stops_searching_after_its_rows():
+    env = ddpomdp.make("Search-v0", preset="tiny")
+    keys = jax.random.split(jax.random.key(0), 8)
+
+    def played(**options):
+        policy = ddpomdp.policy("single", env, **options)
+        info = episode.play(env, policy, policy.init(env), keys, env.params, 32).info
+        return {name: np.asarray(value).tolist() for name, value in info.items()}
+
+    assert max(played(rows=1)["reported"]) == 1
+    assert 2 <= max(played(rows=4)["reported"]) <= 4
+    assert played(rows=6) == played()
+    with pytest.raises(UsageError, match="rows: got 7"):
+        ddpomdp.policy("single", env, rows=7)

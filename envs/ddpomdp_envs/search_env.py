@@ -241,8 +241,8 @@ class FirstRows(Script):
     def act(self, params: Any, key: jax.Array, carry: Any, ts: TimeStep) -> tuple[jax.Array, Any, Any]:
         """As the script, `search` not being legal for a root that has done its rows."""
         script, rows = params
-        done = ts.observation.self[:, self.env.spec.self_features.index("rows_done")]
-        enough = (ts.uid == 0) & (done >= rows)
+        share = ts.observation.self[:, self.env.spec.self_features.index("rows_done")]
+        enough = (ts.uid == 0) & (jnp.rint(share * self.env.spec.num_subtasks) >= rows)
         tools = jnp.where(enough, ts.legal.tools & ~(1 << self.env.harness.tool("search")), ts.legal.tools)
         return super().act(script, key, carry, replace(ts, legal=replace(ts.legal, tools=tools)))
 
