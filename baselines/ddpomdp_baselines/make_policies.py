@@ -66,12 +66,13 @@ def make_base(env: Env, folder: Path, updates: int) -> None:
 
 def make_learned(env: Env, folder: Path, updates: int) -> None:
     """Train from base into `folder`."""
+    options = {**LEARNED["options"], **TEACHERS[env.id].training}
     with TemporaryDirectory() as run:
         result = train(
             env.id,
             LEARNED["algorithm"],
             env_options={"model": env.options["model"]},
-            options=LEARNED["options"],
+            options=options,
             seed=LEARNED["seed"],
             updates=updates,
             init=str(folder / file_name(env, "base")),
@@ -81,7 +82,7 @@ def make_learned(env: Env, folder: Path, updates: int) -> None:
     params = jax.tree.map(lambda x: x[0], result.params)
     about = {
         "command": COMMAND,
-        "trained": {**LEARNED, "updates": updates, "from": "base"},
+        "trained": {**LEARNED, "options": options, "updates": updates, "from": "base"},
         "habits": habits(env, network, params),
         "evaluation": means(evaluate(env, network, params)),
     }
