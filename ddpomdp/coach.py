@@ -23,6 +23,9 @@ from ddpomdp.state import State
 from ddpomdp.timestep import CHANNELS, TimeStep
 
 
+RIGHT, WRONG = 1, 2  # lines of the log of a task that keeps none
+
+
 @pytree
 class Actions:
     """What a coach reads of an episode."""
@@ -33,7 +36,7 @@ class Actions:
     valid: jax.Array  # bool[T,N]    False: an illegal turn
     code: jax.Array  # int32[T,N]   ResultCode, as its caller was told
     tokens: jax.Array  # int32[T,N]   written
-    log: jax.Array  # int32[T,N]   the task's artefact log, 0 where it keeps none
+    log: jax.Array  # int32[T,N]   the task's artefact log; where it keeps none: 1 right work, 2 wrong, 0 neither
     info: dict[str, jax.Array]  # scalars    TimeStep.info at the end
 
 
@@ -97,7 +100,8 @@ def read(env: Env, before: State, ts: TimeStep, next_ts: TimeStep, after: State)
     acts = (events.uid >= 0) & ~idle
     tool = events.tokens[:, 0]
     logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
-    log = keeps(after.lives.task) if keeps else jnp.zeros_like(events.uid)
+    right = next_ts.channels["role"]
+    log = keeps(after.lives.task) if keeps else jnp.where(right > 0, RIGHT, jnp.where(right < 0, WRONG, 0))
     return Actions(
         uid=jnp.where(acts, events.uid, -1),
         role=events.role,

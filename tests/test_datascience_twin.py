@@ -32,6 +32,7 @@ SEEN = (
     *(f"info.{name}" for name in ("quality", "success", "submitted", "illegal", "empty_selections")),
     ("end_reason", WITH_EPISODE),
     ("stop_reason", STOPPED),
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 

@@ -34,6 +34,7 @@ SEEN = (
     *(f"info.{name}" for name in ("quality", "illegal", "empty_selections", "refused_rows", "tokens_tool")),
     ("end_reason", WITH_EPISODE),
     ("stop_reason", STOPPED),
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 

@@ -59,6 +59,7 @@ ALWAYS = (
     *(f"info.{name}" for name in ("quality", "critical_steps", "returned_lives", "deaths")),
     ("stop_reason", STOPPED),
     "late",
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 

@@ -174,6 +174,7 @@ class Found:
     left: jax.Array  # int32[N]    turns left of the row
     value: jax.Array  # int32[N]
     truth: jax.Array  # int32[N]
+    right: jax.Array  # bool[N]
     confidence: jax.Array  # int32[N]    in 2**-16
     poisoned: jax.Array  # bool[N]
     knew: jax.Array  # bool[N]     something of the row was known before
@@ -186,6 +187,7 @@ class Judged:
     target: jax.Array  # int32[N]    place of the claim in the log, -1 nothing to check
     first: jax.Array  # int32[N]    its k, for checkers
     judges: jax.Array  # bool[N]     a verdict is given
+    right: jax.Array  # bool[N]     it agrees with the truth
     accepted: jax.Array  # bool[N]
     moves_on: jax.Array  # bool[N]     a checker is done with the claim
     row_done: jax.Array  # bool[N]     and with the row
@@ -194,7 +196,7 @@ class Judged:
     def nothing(cls, no: jax.Array) -> "Judged":
         """Of lives bool[N] none of which checks."""
         no = jnp.zeros_like(no)
-        return cls(no.astype(jnp.int32) - 1, no.astype(jnp.int32) - 1, no, no, no, no)
+        return cls(no.astype(jnp.int32) - 1, no.astype(jnp.int32) - 1, no, no, no, no, no)
 
 
 def search_params(
@@ -358,6 +360,7 @@ class Search:
         good = jnp.where(searching, ~found.knew, judged.judges)
         flags = jnp.where(judged.judges, claims_.VERDICT | jnp.where(accepted, claims_.ACCEPT, 0), 0)
         flags = jnp.where(made & found.poisoned, claims_.TAINTED | claims_.UNTRUSTED, flags)
+        verdict = jnp.where(judged.judges, jnp.where(judged.right, 1.0, -1.0), 0.0)
         row, k = claims_.row_and_k(judged.target, self.per_row)
         moves_on, row_done = judged.moves_on, judged.row_done
         return Worked(
@@ -382,6 +385,8 @@ class Search:
             code=code,
             value=jnp.where(made, found.value, -1),
             useful=jnp.where(calls & ~fault, jnp.where(good, 1.0, -1.0), 0.0),
+            role=jnp.where(made, jnp.where(found.right, 1.0, -1.0), verdict),
+            verdict=verdict,
         )
 
     def _search(
@@ -420,6 +425,7 @@ class Search:
             left=left,
             value=jnp.where(poisoned, met.poison, value),
             truth=met.truth,
+            right=right & ~poisoned,
             confidence=params.confidence[looks_right, luck_.field(outcome[1], 0, 10)],
             poisoned=poisoned,
             knew=_row_bits(working.known, row, self.per_row) != 0,
@@ -459,13 +465,15 @@ class Search:
             there = claims_.entry(log, target_row * per_row + k)
             own = ((there.flags & claims_.VERDICT) != 0) & (there.origin == working.uid)
             repeat = repeat | (own & (there.value == target_k))
+        accepted = jnp.where(is_right, accepts_right, luck >= params.check_reject)
         moves_on = works & is_checker
         rest = group & (group - jnp.uint32(1))
         return Judged(
             target=target,
             first=first,
             judges=works & (target >= 0) & ~repeat,
-            accepted=jnp.where(is_right, accepts_right, luck >= params.check_reject),
+            right=accepted == is_right,
+            accepted=accepted,
             moves_on=moves_on,
             row_done=moves_on & (rest == 0),
         )
@@ -523,6 +531,16 @@ class Search:
             right = right | (((told >> k) & 1) * (values[k] == facts.truth))
         total = jnp.sum(right * facts.answerable)
         return _f1(total, total, jnp.sum(facts.answerable))
+
+    def resolved(self, facts: Rows, board: Any, answer: jax.Array) -> jax.Array:
+        """Rows with several values known to the root whose answer is the right value alone."""
+        return (board.values > 1) & facts.answerable & (answer == (1 << facts.truth))
+
+    def coach(self, **options: Any) -> Any:
+        """A rubric of right and wrong work; options are its fields."""
+        from ddpomdp_envs.answers_coach import Rubric
+
+        return Rubric(**options)
 
     def info(self, facts: Rows, answer: jax.Array) -> dict[str, jax.Array]:
         """row_f1 over groups of eight rows all right, success (all right), and the parts of item-F1."""

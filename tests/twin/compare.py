@@ -135,6 +135,9 @@ class Tally:
         for name in ("result_code", "end_reason"):
             at = theirs["events.uid"] >= 0
             self.seen.update((name, int(x)) for x in theirs[f"events.{name}"][at])
+        for name in ("role", "debate", "tool"):
+            paid = theirs[f"channels.{name}"]
+            self.seen.update({(name, "+"): (paid > 0).any(), (name, "-"): (paid < 0).any()})
         for life, r in ((r.life, r) for r in twin.records.values() if r.acting):
             self.seen.update([("tool", r.tool), ("role", life.role), ("depth", life.depth)])
             if r.tool in ("aggregate", "wait", "delegate", "message", "return"):

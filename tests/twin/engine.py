@@ -588,6 +588,7 @@ class Twin:
                 r.target = to[0].uid
             r.code = "DONE"
             self.count["empty_selections"] += not r.sent
+            r.channels["debate"] -= F(0 if r.originals - life.sent else 0.01)
             life.sent |= r.originals
             for receiver in to:
                 self.count["mail_sent"] += 1
@@ -625,11 +626,13 @@ class Twin:
             r.channels["tool"] += F(out.tool_reward)
             life.learn(out.learns)
             life.known_before = len(life.known)
-            if out.claim or out.verdict:
+            r.channels["role"] += F(0.01 * out.role)
+            r.channels["debate"] += F(0.01 * out.verdict)
+            if out.claim or out.verdict_entry:
                 fresh.append((life, r, out))
         used = {}
         for life, r, out in fresh:
-            entry = out.claim or out.verdict
+            entry = out.claim or out.verdict_entry
             place, number = self.log[entry.row], used.get(entry.row, 0)
             if number == self.task.per_tick or len(place) >= self.task.places:
                 r.refused, r.code, r.value, r.told = 1, "REFUSED", -1, "EMPTY"
@@ -1009,6 +1012,8 @@ class Twin:
         team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
         for r in self.records.values():
             r.channels["team"] = F(team)
+        known = [[e for e in self.root.known if e.row == m] for m in range(self.num_rows)]
+        self.records[0].channels["debate"] += F(0.01 * self.task.settled(known, self.answer))
         n = self.count["births"]
         if not n:
             return

@@ -79,9 +79,11 @@ class Outcome:
     value: int = -1
     claim: Entry | None = None
     garbled: Entry | None = None
-    verdict: Entry | None = None
+    verdict_entry: Entry | None = None
     takes_row: bool = False
     tool_reward: float = 0.0
+    role: int = 0  # 1 right work, -1 wrong
+    verdict: int = 0  # 1 one that agrees with the truth, -1 one that does not
     tokens: int = 0  # where what a call costs depends on what came of it
     tool_tokens: int = 0
     outside: bool = False
@@ -213,6 +215,11 @@ class Search:
         held = [{row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.rows)]
         return self.f1([x if row.answerable else set() for x, row in zip(held, self.rows, strict=True)])
 
+    def settled(self, known, answer):
+        """Number of rows with several values known and the right one alone reported."""
+        disputed = [m for m, entries in enumerate(known) if len(self.tallies(entries)) > 1]
+        return sum(self.rows[m].answerable and answer[m] == {self.rows[m].truth} for m in disputed)
+
     def quality(self, answer):
         return self.f1(answer)
 
@@ -263,7 +270,7 @@ class Search:
         if tainted:
             value = row.poison
         confidence = F(p["confidence"][int(right or tainted), luck.field(outcome[1], 0, 10)]) / F(2**16)
-        out.code, out.value = "FOUND", value
+        out.code, out.value, out.role = "FOUND", value, 1 if row.answerable and value == row.truth else -1
         out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted)
         if luck.share(own[0], 0, 12) < p["garble"]:
             twin = self.other_wrong(value, row.truth, own[0])
@@ -290,14 +297,16 @@ class Search:
         if claim is None or judged:
             return Outcome("REFUSED" if judged else "EMPTY", tool_reward=-0.01)
         u = luck.unit(work[1])
-        if self.is_right(claim):
+        right = self.is_right(claim)
+        if right:
             accepts = bool(u < p["check_accept"][int(self.rows[claim.row].hard)])
         else:
             accepts = bool(u >= p["check_reject"])
         fixed = luck.unit(draw(luck.CLAIM)[1])
         verdict = Entry(claim.row, -1, uid, claim.value, F(0), fixed, on=claim, accepts=accepts)
         code = "ACCEPTED" if accepts else "REJECTED"
-        return Outcome(code, verdict=verdict, tool_reward=0.01)
+        agrees = 1 if accepts == right else -1
+        return Outcome(code, verdict_entry=verdict, tool_reward=0.01, role=agrees, verdict=agrees)
 
     # votes ---------------------------------------------------------------------------------------------------------
 
