@@ -18,7 +18,7 @@ from ddpomdp.options import UsageError, refusal
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree, replace
-from ddpomdp.rollouts import renewed
+from ddpomdp.rollouts import Batch, renewed
 from ddpomdp.state import State
 from ddpomdp.timestep import CHANNELS, TimeStep
 
@@ -112,6 +112,19 @@ def read(env: Env, before: State, ts: TimeStep, next_ts: TimeStep, after: State)
         log=jnp.where(logged, log, 0),
         info={},
     )
+
+
+def coached(coach: Coach, batch: Batch, luck: jax.Array) -> jax.Array:
+    """f32[T,B,N]: channel `process` of the episodes; the coach's own luck is fold_in(luck, 3)."""
+    over = jnp.arange(batch.noted.uid.shape[0])[:, None, None] >= batch.ticks[:, None]
+    nobody = lambda x: jnp.where(over, -1, x)  # noqa: E731
+    noted = replace(batch.noted, uid=nobody(batch.noted.uid), tool=nobody(batch.noted.tool))
+    actions = replace(noted, info=batch.ts.info)
+    # What was noted is [T,B,N], the ends are [B]: a coach reads one episode.
+    axes = replace(jax.tree.map(lambda x: 1, actions), info=jax.tree.map(lambda x: 0, actions.info))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 3))(luck)
+    score, scored = jax.vmap(coach.score, in_axes=(axes, 0), out_axes=1)(actions, keys)
+    return process(score, scored)
 
 
 def process(score: jax.Array, scored: jax.Array) -> jax.Array:
