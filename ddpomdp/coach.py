@@ -22,7 +22,6 @@ from ddpomdp.rollouts import Batch, renewed
 from ddpomdp.state import State
 from ddpomdp.timestep import CHANNELS, TimeStep
 
-
 RIGHT, WRONG = 1, 2  # lines of the log of a task that keeps none
 
 

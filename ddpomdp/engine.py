@@ -291,6 +291,8 @@ def act(rules: Rules, before: State, call: Call, life_keys: tuple[jax.Array, jax
             claims=before.masks.claim,
             life_keys=life_keys,
             turn=lives.turn,
+            tainted=before.masks.tainted,
+            untrusted=before.masks.untrusted,
         ),
         before.log,
         params.task,

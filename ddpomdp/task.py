@@ -28,6 +28,8 @@ class Working:
     claims: jax.Array  # uint32[W]   entries of the log that are claims
     life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each: words under which the lives' draws are made
     turn: jax.Array  # int32[N]    own turn number
+    tainted: Any = None  # uint32[W]   entries that descend from an untrusted tool result
+    untrusted: Any = None  # uint32[W]   entries that are one
 
 
 @pytree

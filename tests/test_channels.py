@@ -15,7 +15,6 @@ from ddpomdp.pytree import replace
 from ddpomdp.timestep import CHANNELS
 
 
-
 class Ledger(Run):
     """An episode that keeps what everyone is paid, and what a coach reads."""
 

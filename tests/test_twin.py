@@ -34,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "delegate_briefs": ("short", "standard", "detailed"),
         "counts": (1, 2, 4),
         "correlation": 0.3,
+        "injection": 0.3,
+        "obey": 0.6,
         "wait_limit_ms": 20_000,
     },
 }
@@ -59,6 +61,7 @@ ALWAYS = (
     *(f"info.{name}" for name in ("quality", "critical_steps", "returned_lives", "deaths")),
     ("stop_reason", STOPPED),
     "late",
+    ("tainted", "trusted"),  # somebody obeyed an instruction, or heard of one who did
     *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 

@@ -20,8 +20,8 @@ from ddpomdp.harness import Legal
 from ddpomdp.options import choose
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import pytree, replace
-from ddpomdp.rollouts import Batch, Fork, episodes, late_reward, left_early
+from ddpomdp.pytree import pytree
+from ddpomdp.rollouts import Fork, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines.advantages import returns_to_go
 from ddpomdp_baselines.network import View

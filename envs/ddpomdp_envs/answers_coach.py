@@ -1,8 +1,8 @@
 """The coach of tasks whose work is right or wrong (Search-v0, Math-v0): a score per action by a rubric, ours.
 
-MAPPA's rubric speaks of files and metrics (datascience_coach.py). Here its bands are kept for what these tasks have: 8
-to 9 for correct work, 0 to 2 for what causes a failure. A coach that reads knows whether work is right; one that does not
-takes what a tool said for good. Axis letters: T tick, N slot.
+MAPPA's rubric speaks of files and metrics (datascience_coach.py). Here its bands are kept for what these tasks have:
+8 to 9 for correct work, 0 to 2 for what causes a failure. A coach that reads knows whether work is right; one that does
+not takes what a tool said for good. Axis letters: T tick, N slot.
 """
 
 from dataclasses import dataclass

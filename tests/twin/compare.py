@@ -138,6 +138,8 @@ class Tally:
         for name in ("role", "debate", "tool"):
             paid = theirs[f"channels.{name}"]
             self.seen.update({(name, "+"): (paid > 0).any(), (name, "-"): (paid < 0).any()})
+        tainted, trusted = theirs["events.tainted"], theirs["events.trusted"]
+        self.seen.update({("tainted", "trusted"): (tainted & trusted).any(), ("tainted", "not"): (~trusted).sum()})
         for life, r in ((r.life, r) for r in twin.records.values() if r.acting):
             self.seen.update([("tool", r.tool), ("role", life.role), ("depth", life.depth)])
             if r.tool in ("aggregate", "wait", "delegate", "message", "return"):

@@ -645,7 +645,7 @@ class Twin:
                 self.record(out.garbled)
             life.learn([entry])
             life.known_before = len(life.known)
-            r.tainted = entry.tainted
+            r.tainted, r.trusted = entry.tainted, not entry.untrusted
 
     def assign(self, row):
         self.assigned[row] += 1  # the lead's own searches are not counted
@@ -837,7 +837,9 @@ class Twin:
         life.steps = max(life.steps, mail.steps)
         if life.uid in self.records:
             self.records[life.uid].received += len(new)
-            self.records[life.uid].tainted |= any(e.tainted for e in new)
+            r = self.records[life.uid]
+            r.tainted |= any(e.tainted for e in new)
+            r.trusted &= not any(e.untrusted for e in new)
 
     # aggregation ------------------------------------------------------------------------------------------------
 
@@ -887,6 +889,7 @@ class Twin:
             new = life.learn(r.kept)
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
+            r.trusted &= not any(e.untrusted for e in new)
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
             if hasattr(self.task, "disk"):
                 decided = self.task.pick_row(r.args["rule"], by_row)
