@@ -39,7 +39,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "wait_limit_ms": 20_000,
     },
 }
-SLOW = {"tiny": 80, "swarm": 70, "single": 60, "small": 60, "weak": 50, "hierarchical": 70, "deep": 70, "narrow": 50}
+for _name in ("managed", "independent", "centralized", "debate"):
+    SETTINGS[_name] = {**SETTINGS["swarm"], "topology": _name, "lead_blocks": False}
+SLOW = dict.fromkeys(("managed", "independent", "centralized", "debate"), 40)
+SLOW |= {"tiny": 80, "swarm": 70, "single": 60, "small": 60, "weak": 50, "hierarchical": 70, "deep": 70, "narrow": 50}
 
 
 def environment(name: str) -> Any:

@@ -142,6 +142,7 @@ class Tally:
         self.seen.update({("tainted", "trusted"): (tainted & trusted).any(), ("tainted", "not"): (~trusted).sum()})
         for life, r in ((r.life, r) for r in twin.records.values() if r.acting):
             self.seen.update([("tool", r.tool), ("role", life.role), ("depth", life.depth)])
+            self.seen["listens"] += r.listens
             if r.tool in ("aggregate", "wait", "delegate", "message", "return"):
                 self.seen.update((r.tool, value) for value in map(str, r.args.values()))
 

@@ -147,6 +147,7 @@ class Record:
     channels: dict = field(default_factory=lambda: dict.fromkeys(CHANNELS, F(0)))
     terminated: bool = False
     truncated: bool = False
+    listens: bool = False  # a wait for mail on its way
 
     @property
     def finish(self) -> int:
@@ -324,14 +325,15 @@ class Twin:
                 "brief": self.options.get("delegate_briefs", ("short",)),
             },
             "solve": {"effort": ("high",)},
-            "aggregate": {"rule": ("majority",)},
+            "aggregate": {"rule": ("verdict" if self.topology.checked else "majority",)},
         }.get(tool.name, {})
         return tool.name, {**{name: values[0] for name, values in only.items() if values}, **args}
 
     def options_spawnable(self):
         if not self.topology.spawn:
             return ()
-        return self.task.spawnable + (("lead",) if self.topology.sub_leads else ())
+        workers = self.task.spawnable[:1] if self.topology.alike else self.task.spawnable
+        return workers + (("lead",) if self.topology.sub_leads else ())
 
     def check(self, turns):
         self.records = {}
@@ -745,7 +747,10 @@ class Twin:
                 life.lifted = False
                 _, _, _, out = self.groups(life)
                 if not out:
-                    life.clock += int(self.service["idle_ms"])
+                    coming = life.mail.arrival - life.clock if self.topology.listens and life.mail else 0
+                    limit = int(self.service["wait_limit_ms"])
+                    r.listens = coming > 0
+                    life.clock += min(coming, limit) if coming > 0 else int(self.service["idle_ms"])
                 else:
                     kind = r.args["for"]
                     need = {"one": 1, "half": -(-len(out) // 2), "all": len(out)}[kind]
@@ -966,14 +971,15 @@ class Twin:
         claims = self.newest(life)
         bounds["wait_for"] = 3 if out else 1
         deeper = self.topology.sub_leads and life.depth + 1 < self.topology.max_depth
-        bounds["spawn_role"] = len(self.task.spawnable) + bool(deeper) if self.topology.spawn else 0
+        roles = len(self.options_spawnable())
+        bounds["spawn_role"] = roles - (self.topology.sub_leads and not deeper)
         working, bounds["own_claims"] = self.task.legal(life, len(claims))
         tools |= working
         parent = life.parent >= 0
         if life.role == LEAD:
             if self.topology.spawn and life.depth < self.topology.max_depth:
                 tools.add("spawn")
-            if idle:
+            if idle and self.topology.down:
                 bounds["idle_rows"] = 1 + min(len(idle), rows)
                 tools.add("delegate")
             if kids and not self.topology.crew:
@@ -984,11 +990,11 @@ class Twin:
             if not parent:
                 tools.add("stop")
         if parent:
-            whom.add(0)
+            whom |= {0} if self.topology.up else set()
             tools.add("return")
             if self.topology.peers:
                 whom.add(2)
-        if kids:
+        if kids and self.topology.down:
             whom.add(1)
             whom |= {3 + i for i in range(min(len(kids), rows))}
         if whom:

@@ -82,6 +82,8 @@ class Math:
         self.alone = options["topology"] == "single"
         self.show = options["length_visible"] and not self.vote
         self.passes = 12 if self.vote else options["capacity"]
+        if options["topology"] == "debate":
+            self.passes *= 5  # answers of each debater
         self.values = 4 if self.vote else 8
         self.cost_of_claim = [int(x) for x in np.asarray(env.params.charges.claim_tokens)]
         p = self.p
