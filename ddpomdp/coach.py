@@ -18,9 +18,11 @@ from ddpomdp.options import UsageError, refusal
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree, replace
-from ddpomdp.rollouts import renewed
+from ddpomdp.rollouts import Batch, renewed
 from ddpomdp.state import State
 from ddpomdp.timestep import CHANNELS, TimeStep
+
+RIGHT, WRONG = 1, 2  # lines of the log of a task that keeps none
 
 
 @pytree
@@ -33,7 +35,7 @@ class Actions:
     valid: jax.Array  # bool[T,N]    False: an illegal turn
     code: jax.Array  # int32[T,N]   ResultCode, as its caller was told
     tokens: jax.Array  # int32[T,N]   written
-    log: jax.Array  # int32[T,N]   the task's artefact log, 0 where it keeps none
+    log: jax.Array  # int32[T,N]   the task's artefact log; where it keeps none: 1 right work, 2 wrong, 0 neither
     info: dict[str, jax.Array]  # scalars    TimeStep.info at the end
 
 
@@ -97,7 +99,8 @@ def read(env: Env, before: State, ts: TimeStep, next_ts: TimeStep, after: State)
     acts = (events.uid >= 0) & ~idle
     tool = events.tokens[:, 0]
     logged = acts & events.valid & ((tool >= FIRST_TASK_TOOL) | (tool == RETURN))
-    log = keeps(after.lives.task) if keeps else jnp.zeros_like(events.uid)
+    right = next_ts.channels["role"]
+    log = keeps(after.lives.task) if keeps else jnp.where(right > 0, RIGHT, jnp.where(right < 0, WRONG, 0))
     return Actions(
         uid=jnp.where(acts, events.uid, -1),
         role=events.role,
@@ -108,6 +111,19 @@ def read(env: Env, before: State, ts: TimeStep, next_ts: TimeStep, after: State)
         log=jnp.where(logged, log, 0),
         info={},
     )
+
+
+def coached(coach: Coach, batch: Batch, luck: jax.Array) -> jax.Array:
+    """f32[T,B,N]: channel `process` of the episodes; the coach's own luck is fold_in(luck, 3)."""
+    over = jnp.arange(batch.noted.uid.shape[0])[:, None, None] >= batch.ticks[:, None]
+    nobody = lambda x: jnp.where(over, -1, x)  # noqa: E731
+    noted = replace(batch.noted, uid=nobody(batch.noted.uid), tool=nobody(batch.noted.tool))
+    actions = replace(noted, info=batch.ts.info)
+    # What was noted is [T,B,N], the ends are [B]: a coach reads one episode.
+    axes = replace(jax.tree.map(lambda x: 1, actions), info=jax.tree.map(lambda x: 0, actions.info))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 3))(luck)
+    score, scored = jax.vmap(coach.score, in_axes=(axes, 0), out_axes=1)(actions, keys)
+    return process(score, scored)
 
 
 def process(score: jax.Array, scored: jax.Array) -> jax.Array:

@@ -148,6 +148,7 @@ class Tick:
     bill: Bill
     leaving: jax.Array  # bool[N]
     sent_count: jax.Array  # int32[N]
+    repeats: jax.Array  # bool[N]     a message that tells nothing its sender had not told before
     posted: Posted
     worked: Worked
     place: jax.Array  # int32[N]    log place of the claim made, -1 none
@@ -207,6 +208,7 @@ def step(rules: Rules, luck: jax.Array, state: State, turns: jax.Array, params: 
         bill=bill,
         leaving=leaving,
         sent_count=sent_count,
+        repeats=(call.tool == MESSAGE) & ~jnp.any((chosen & before.lives.fresh) != 0, axis=-1),
         posted=posted,
         worked=worked,
         place=place,
@@ -289,6 +291,8 @@ def act(rules: Rules, before: State, call: Call, life_keys: tuple[jax.Array, jax
             claims=before.masks.claim,
             life_keys=life_keys,
             turn=lives.turn,
+            tainted=before.masks.tainted,
+            untrusted=before.masks.untrusted,
         ),
         before.log,
         params.task,

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     OUTCOME = 3  # what a task tool finds
     CLAIM = 4  # fixed luck of a claim
     ROW = 5  # a task row, drawn at reset
+    OBEY = 6  # whether a life follows instructions that it meets in claims; of its turn 0
     POLICY = 16  # first purpose of policy noise
 
 

@@ -64,9 +64,15 @@ def channels(rules: Rules, state: State, tick: Tick, params: Params) -> dict[str
 
     team        quality - price_token * tokens - price_second * wall-clock, at the end, the same for every living life
     individual  marginal gain in quality when this life's claim enters the answer, in row order; sums to the quality
+    role        +.01 per task call whose work is right in the caller's role, -.01 per one whose work is wrong
     tool        +.01 per useful task call, -.01 per own fault, illegal turn or useless repeat
+    debate      +.01 per verdict that agrees with the truth, -.01 per one that does not; -.01 per message that tells
+                nothing its sender had not told before; at the end, to the root, +.01 per row on which it knows several
+                answers and has chosen the right one
     orchestration_*  at the end, to the root
-    The other channels are 0 until the tasks that define them arrive.
+    process is a coach's, who speaks after the episode (`ddpomdp.coach`): 0 here.
+
+    Amounts of role, tool and debate are ours; what is right in a role, and a verdict, are the task's (its card).
     """
     before = tick.before
     lives = tick.before.lives
@@ -81,10 +87,23 @@ def channels(rules: Rules, state: State, tick: Tick, params: Params) -> dict[str
     values: dict[str, jax.Array] = dict.fromkeys(CHANNELS, zero)
     values["team"] = jnp.where(here & ends, team, zero)
     values["individual"] = jnp.where(here, tick.gain, zero)
+    if tick.worked.role is not None:
+        values["role"] = jnp.where(here, 0.01 * tick.worked.role, zero)
+    if tick.worked.verdict is not None:
+        settled = jnp.where(root & ends, resolved(rules, state), zero)
+        values["debate"] = jnp.where(here, 0.01 * (tick.worked.verdict - tick.repeats + settled), zero)
     values["tool"] = jnp.where(here, 0.01 * (tick.worked.useful - illegal.astype(jnp.float32)), zero)
     for name, value in orchestration(rules, state, root_clock, root).items():
         values[name] = jnp.where(root & ends, value, zero)
     return values
+
+
+def resolved(rules: Rules, state: State) -> jax.Array:
+    """f32[]: rows in dispute before the root that its answer settles rightly."""
+    if not hasattr(rules.task, "resolved"):
+        return jnp.float32(0)
+    board = jax.tree.map(lambda x: x[0], state.board)
+    return jnp.sum(rules.further.resolved(state.task, board, state.answer)).astype(jnp.float32)
 
 
 def weigh(values: dict[str, jax.Array], weights: dict[str, jax.Array]) -> jax.Array:

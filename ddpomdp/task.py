@@ -28,6 +28,8 @@ class Working:
     claims: jax.Array  # uint32[W]   entries of the log that are claims
     life_keys: tuple[jax.Array, jax.Array]  # uint32[N] each: words under which the lives' draws are made
     turn: jax.Array  # int32[N]    own turn number
+    tainted: Any = None  # uint32[W]   entries that descend from an untrusted tool result
+    untrusted: Any = None  # uint32[W]   entries that are one
 
 
 @pytree
@@ -43,6 +45,8 @@ class Worked:
     effort: "Effort | None" = None  # where what a call costs depends on what came of it
     facts: Any = None  # the task's hidden facts afterwards, where calls change them
     learns: Any = None  # uint32[N,W]  notes that the callers know from now on
+    role: Any = None  # f32[N]      channel `role`: +1 work right in its role, -1 wrong, 0 neither
+    verdict: Any = None  # f32[N]      channel `debate`: +1 a verdict that agrees with the truth, -1 one that does not
 
 
 @pytree
@@ -79,6 +83,8 @@ class Task(Protocol):
       told(life, facts, log, row int32[N], role, received uint32[N, W]): fields per life after entries became known by
         mail, reading or a hand-over.
       decided(facts, answer): hidden facts after the root has chosen an answer.
+      resolved(facts, board, answer): bool[M], rows on which the root knows several answers, by its board (a `Board` of
+        one place), and of which `answer` holds the right one: channel `debate`.
       artefacts(life): int32[N], the artefact log's line on each life's last task call or return, for a coach.
       coach(**options): the task's own `ddpomdp.coach.Coach`.
       worker_sees(harness, legal, own f32[N, F]): in place of `worker_turn`, a rule that heeds the task's own features

@@ -123,8 +123,8 @@ def test_rows_of_the_table():
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("mappa", "Search-v0"), "Search-v0 has no coach, so channel 'process' cannot be paid"),
-        (("dr_mas", "Search-v0", "env.reward=hybrid"), "Search-v0 has no coach"),
+        (("mappa", "Chain-v0"), "Chain-v0 has no coach, so channel 'process' cannot be paid"),
+        (("dr_mas", "Chain-v0", "env.reward=hybrid"), "Chain-v0 has no coach"),
         (
             ("mappa", "DataScience-v0", "coach.acuracy=1"),
             "unknown option of the coach 'acuracy'; did you mean accuracy?",

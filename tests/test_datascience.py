@@ -46,7 +46,7 @@ from ddpomdp_envs.datascience import (
     science_params,
 )
 from ddpomdp_envs.datascience_coach import Rubric, blamed, metric_cap, read_log
-from ddpomdp_envs.datascience_env import chain, heuristic, make_env, single, tuned
+from ddpomdp_envs.datascience_env import chain, heuristic, make_env, single, tuned, variants
 from ddpomdp_envs.datascience_suites import CAPS
 
 ROOT = Path(__file__).parent.parent
@@ -309,6 +309,32 @@ def test_scripts_say_what_the_papers_did():
     for policy, options, message in cases:
         with pytest.raises(ValueError, match=message):
             policy(env, **options)
+
+
+def test_variants_pick_and_send_rework():
+    """One engineer, two modelers, one analyst; then a round for the engineer and the analyst."""
+    env = make_env(topology="swarm")
+    lines = variants(env, n=2, rule="best", rework=1, whom="engineer").lines
+    said = [env.harness.to_json(line, ["e", "m1", "m2", "a"]) for line in lines]
+    read = [("wait", {"for": "all"}), ("aggregate", {"rule": "best"})]
+    hire = lambda role, count: ("spawn", {"role": role, "count": count, "brief": "detailed"})  # noqa: E731
+    mend = lambda to: [  # noqa: E731
+        ("message", {"to": to, "claims": "all", "detail": "list"}),
+        ("delegate", {"to": to, "rows": "again", "brief": "detailed"}),
+        *read,
+    ]
+    team = [hire("engineer", 1), *read, hire("modeler", 2), *read, hire("analyst", 1), *read]
+    assert [(x["tool"], x["args"]) for x in said] == [*team, *mend("e"), *mend("a"), ("stop", {})]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (make_env(), {}, "needs topology 'swarm'"),
+        (env, {"n": 7}, "n: got 7, allowed: one of"),
+        (env, {"n": 4}, "n: got 4 with rework, allowed: 2"),
+        (env, {"whom": "analyst"}, "unknown whom 'analyst'"),
+        (env, {"rework": -1}, "rework: got -1"),
+    ]
+    for where, options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            variants(where, **options)
 
 
 # Play -----------------------------------------------------------------------------------------------------------------

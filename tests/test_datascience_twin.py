@@ -16,9 +16,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"topology": "single", "max_ticks": 64, "capacity": 4, "max_turns": 30, "model": "gpt-4o"},
     "small": {"topology": "swarm", "max_ticks": 100, "max_tokens": 30_000},
     "tiny": {"preset": "tiny"},
+    "managed": {"topology": "managed", "capacity": 6, "max_ticks": 90, "lead_blocks": False},
+    "centralized": {"topology": "centralized", "capacity": 6, "max_ticks": 90, "lead_blocks": False, "model": "gpt-4o"},
     "planted": {"preset": "calibration", "planted": True, "model": "gpt-3.5"},
 }
-SLOW = {"crew": 110, "swarm": 110, "single": 90, "small": 80, "tiny": 60, "planted": 60}
+SLOW = {
+    "crew": 110,
+    "swarm": 110,
+    "single": 90,
+    "small": 80,
+    "tiny": 60,
+    "planted": 60,
+    "managed": 60,
+    "centralized": 60,
+}
 SEEN = (
     *(("tool", tool) for tool in ("wait", "delegate", "message", "return", "aggregate", "stop")),
     *(("tool", tool) for tool in ("write_features", "train_model", "tune", "check_artifacts", "submit")),
@@ -32,6 +43,7 @@ SEEN = (
     *(f"info.{name}" for name in ("quality", "success", "submitted", "illegal", "empty_selections")),
     ("end_reason", WITH_EPISODE),
     ("stop_reason", STOPPED),
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 

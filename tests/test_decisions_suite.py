@@ -6,7 +6,7 @@ import pytest
 import ddpomdp
 from ddpomdp.bench.workers import require_portable
 from ddpomdp.options import UsageError
-from ddpomdp_envs.decisions_suite import SWEEPS, UNSCRIPTED, chosen, decisions, make_env
+from ddpomdp_envs.decisions_suite import CORNERS, KINDS, SWEEPS, chosen, decisions, make_env
 
 SUITE = decisions()
 
@@ -16,7 +16,8 @@ def test_every_value_is_an_option_of_its_policy():
         env = make_env(sweep.env, "small", tuple(sweep.where.items()))
         for value in sweep.values:
             ddpomdp.policy(sweep.policy, env, **sweep.options(value))
-    assert len({sweep.id for sweep in SWEEPS}) == len(SWEEPS) == 12
+    tasks = ("Search-v0", "Math-v0", "DataScience-v0")
+    assert sorted(sweep.id for sweep in SWEEPS) == sorted(f"{task} {kind}" for task in tasks for kind in KINDS)
     require_portable(SUITE)
 
 
@@ -41,7 +42,7 @@ def test_an_optimum_between_the_ends():
     assert line["verdict"] == "yes"
     np.testing.assert_allclose(line["margins"]["1"]["mean"], 0.5025)  # seeds 2 and 3 only
     (section,) = SUITE.sections(rows, {"analysis": SUITE.analyse(rows)})
-    assert UNSCRIPTED in section.text and len(section.curves) == 1 and "+0.5000 over 1" in section.tables[0].rows[0][4]
+    assert CORNERS in section.text and len(section.curves) == 1 and "+0.5000 over 1" in section.tables[0].rows[0][4]
 
 
 def test_no_optimum_between_and_rules_without_an_order():
@@ -55,5 +56,5 @@ def test_no_optimum_between_and_rules_without_an_order():
 def test_unknown_tasks_and_kinds_are_refused():
     with pytest.raises(UsageError, match="unknown kind 'O6'"):
         chosen(["Math-v0"], ["O6"])
-    with pytest.raises(UsageError, match="no sweep of O1 in DataScience-v0"):
-        chosen(["DataScience-v0"], ["O1"])
+    with pytest.raises(UsageError, match="no sweep of "):
+        chosen(["DataScience-v0"], [])

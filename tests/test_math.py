@@ -18,7 +18,7 @@ from ddpomdp.bench import episode
 from ddpomdp.claims import ACCEPT, TAINTED, VERDICT, NewClaims
 from ddpomdp.pytree import replace
 from ddpomdp.topology import TOPOLOGIES, topology
-from ddpomdp_envs import math_suites, tune_math
+from ddpomdp_envs import math_halves, math_suites, tune_math
 from ddpomdp_envs.math import MODELS, RULES, Math, math_params, pass_rates, wrong_shares
 from ddpomdp_envs.math_env import Loop, chain, heuristic, make_env, single, solve_verify, team, tuned, vote
 
@@ -347,7 +347,12 @@ def test_the_analysis_compares_with_the_published_numbers():
     rows = [watched | row, watched | row | {"pass_rate": 0.95, "right": 8, "right_accepted": 4, "mean_tokens": 50.0}]
     voted = {"model": "r1-7b", "policy": "vote-64"}
     rows += [voted | {"seed": seed, "quality": quality} for seed, quality in ((0, 0.8), (1, 0.9))]
+    halves = ({"shortest half": 1.0, "longest half": 0.5}, {"shortest half": 0.8, "longest half": 1.0})
+    rows += [{"model": math_halves.MODEL, "policy": "halves", "seed": i} | row for i, row in enumerate(halves)]
     result = math_suites.analysis(rows)
+    short, long = result["halves"]
+    assert (short["ours"]["mean"], short["error_pp"]) == (pytest.approx(0.9), pytest.approx(0.0))
+    assert (long["ours"]["mean"], long["error_pp"]) == (pytest.approx(0.75), pytest.approx(-10.3))
     line = next(line for line in result["votes"] if line["policy"] == "vote-64" and line["model"] == "r1-7b")
     assert line["error_pp"] == pytest.approx(1.7) and line["within"]
     assert result["tpr"][0]["ours"] == 0.25 and result["tpr"][9]["ours"] == 1.0 and result["tpr"][4]["ours"] is None
@@ -357,4 +362,11 @@ def test_the_analysis_compares_with_the_published_numbers():
     assert lengths["wrong_right"] == pytest.approx((2_000 / 8) / (800 / 12)) and not lengths["within"]
     assert lengths["no_answer"] == pytest.approx(0) and lengths["correlation"] == pytest.approx(-1)
     (section,) = math_suites.sections(result)
-    assert [len(table.rows) for table in section.tables] == [1, 2, 1, 1]
+    assert [len(table.rows) for table in section.tables] == [1, 2, 1, 1, 2]
+
+
+def test_votes_of_the_shortest_and_the_longest_half():
+    """Six samples by length: 3 3 5 | none 5 5. The shortest vote for 3, the longest for 5, all of them for 5."""
+    values, tokens = [5, 3, math_halves.NO_ANSWER, 3, 5, 5], [30, 20, 40, 10, 60, 50]
+    assert math_halves.halves(values, tokens, 3) == {"shortest half": 1.0, "longest half": 0.0, "every sample": 0.0}
+    assert math_halves.vote([1, 2, 1, 2, 4], 2) == 0.5 and math_halves.vote([math_halves.NO_ANSWER], 2) == 0.0

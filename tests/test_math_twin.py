@@ -18,9 +18,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": {"preset": "tiny", "topology": "swarm"},
     "vote": {"preset": "tiny", "oracle_form": "vote"},
     "many": {"preset": "calibration", "topology": "swarm", "capacity": 24, "max_ticks": 60, "model": "qwen3-4b"},
+    "debate": {"topology": "debate", "capacity": 6, "max_ticks": 80, "num_subtasks": 2, "lead_blocks": False}
+    | {"chunks": (1, 4), "counts": (1, 2, 4), "reward": "debate", "wait_limit_ms": 100_000},
+    "managed": {"topology": "managed", "capacity": 6, "max_ticks": 80, "num_subtasks": 2, "lead_blocks": False},
+    "independent": {"topology": "independent", "capacity": 6, "max_ticks": 60, "num_subtasks": 2},
+    "centralized": {"topology": "centralized", "capacity": 6, "max_ticks": 80, "num_subtasks": 2, "lead_blocks": False},
     "full": {"topology": "single", "capacity": 4, "max_ticks": 220, "num_subtasks": 1, "model": "r1-1.5b"},
 }
 SLOW = {"swarm": 90, "crew": 120, "single": 80, "small": 70, "tiny": 60, "vote": 60, "many": 30, "full": 12}
+SLOW |= {"debate": 80, "managed": 60, "independent": 40, "centralized": 60}
 SEEN = (
     *(("tool", tool) for tool in ("wait", "delegate", "message", "return", "aggregate", "stop")),
     *(("tool", tool) for tool in ("solve", "run_code", "verify")),
@@ -34,6 +40,7 @@ SEEN = (
     *(f"info.{name}" for name in ("quality", "illegal", "empty_selections", "refused_rows", "tokens_tool")),
     ("end_reason", WITH_EPISODE),
     ("stop_reason", STOPPED),
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 
@@ -42,6 +49,14 @@ def test_engine_and_twin_agree():
     play_and_compare("crew", make_env(**SETTINGS["crew"]), 60, 60, 5, tally)
     assert_happened(tally, *SEEN)
     assert tally.episodes >= 60 and tally.ticks > 1_500
+
+
+def test_they_agree_on_a_debate():
+    """Children have one role, write to each other, and wait for mail on its way."""
+    tally = Tally()
+    play_and_compare("debate", make_env(**SETTINGS["debate"]), 24, 70, 6, tally)
+    assert_happened(tally, ("tool", "message"), ("message", "peers"), ("tool", "spawn"), ("role", 1), "listens")
+    assert not tally.seen["role", 2] and not tally.seen["role", 3]
 
 
 @pytest.mark.slow

@@ -34,10 +34,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "delegate_briefs": ("short", "standard", "detailed"),
         "counts": (1, 2, 4),
         "correlation": 0.3,
+        "injection": 0.3,
+        "obey": 0.6,
         "wait_limit_ms": 20_000,
     },
 }
-SLOW = {"tiny": 80, "swarm": 70, "single": 60, "small": 60, "weak": 50, "hierarchical": 70, "deep": 70, "narrow": 50}
+for _name in ("managed", "independent", "centralized", "debate"):
+    SETTINGS[_name] = {**SETTINGS["swarm"], "topology": _name, "lead_blocks": False}
+SLOW = dict.fromkeys(("managed", "independent", "centralized", "debate"), 40)
+SLOW |= {"tiny": 80, "swarm": 70, "single": 60, "small": 60, "weak": 50, "hierarchical": 70, "deep": 70, "narrow": 50}
 
 
 def environment(name: str) -> Any:
@@ -59,6 +64,8 @@ ALWAYS = (
     *(f"info.{name}" for name in ("quality", "critical_steps", "returned_lives", "deaths")),
     ("stop_reason", STOPPED),
     "late",
+    ("tainted", "trusted"),  # somebody obeyed an instruction, or heard of one who did
+    *((channel, sign) for channel in ("role", "debate", "tool") for sign in "+-"),
 )
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ddpomdp.coach import Coach, process, read
+from ddpomdp.coach import Coach, coached, read
 from ddpomdp.enums import Decision
 from ddpomdp.env import Env
 from ddpomdp.harness import Legal
 from ddpomdp.options import choose
 from ddpomdp.params import Params
 from ddpomdp.policies import Policy
-from ddpomdp.pytree import pytree, replace
-from ddpomdp.rollouts import Batch, Fork, episodes, late_reward, left_early
+from ddpomdp.pytree import pytree
+from ddpomdp.rollouts import Fork, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
 from ddpomdp_baselines.advantages import returns_to_go
 from ddpomdp_baselines.network import View
@@ -132,19 +132,6 @@ def collect(
         facts=facts(log, batch.ts.info, batch.ticks, total.reshape(late.shape)[:, 0]) | told,
         forked=None if fork is None else _forked(fork, log["decides"]),
     )
-
-
-def coached(coach: Coach, batch: Batch, luck: jax.Array) -> jax.Array:
-    """f32[T,B,N]: channel `process` of the episodes; the coach's own luck is fold_in(luck, 3)."""
-    over = jnp.arange(batch.noted.uid.shape[0])[:, None, None] >= batch.ticks[:, None]
-    nobody = lambda x: jnp.where(over, -1, x)  # noqa: E731
-    noted = replace(batch.noted, uid=nobody(batch.noted.uid), tool=nobody(batch.noted.tool))
-    actions = replace(noted, info=batch.ts.info)
-    # What was noted is [T,B,N], the ends are [B]: a coach reads one episode.
-    axes = replace(jax.tree.map(lambda x: 1, actions), info=jax.tree.map(lambda x: 0, actions.info))
-    keys = jax.vmap(lambda key: jax.random.fold_in(key, 3))(luck)
-    score, scored = jax.vmap(coach.score, in_axes=(axes, 0), out_axes=1)(actions, keys)
-    return process(score, scored)
 
 
 def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, late: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import ddpomdp
 from ddpomdp import wrappers
 from ddpomdp.harness import STOP
-from ddpomdp.policies import Policy
+from ddpomdp.policies import Policy, Script, lines_of
 from ddpomdp.pytree import in_rank, replace
 from ddpomdp.rollouts import renewed
 
@@ -66,6 +66,23 @@ def ours(batch: int, ticks: int, swarm: int | None, preset: str, **options: Any)
     capacity = options.get("capacity") or {"small": 16, "stress": 300, "k2.6": 301, "k2.5": 101}[preset]
     about = f"Search-v0 {preset}, {'random turns' if swarm is None else f'swarm of {swarm}'}"
     return Case(f"{about}, batch {batch}, {ticks} ticks", build, slots=batch * ticks * capacity)
+
+
+def full(env_id: str, batch: int, ticks: int, teams: dict[str, tuple[int, ...]]) -> Case:
+    """A task of preset `small` with a team that fills its slots, handed its rows again whenever all are back."""
+
+    def build() -> Callable[[jax.Array], dict[str, jax.Array]]:
+        env = ddpomdp.make(env_id, preset="small", topology="swarm")
+
+        def turn(name: str, **given: Any) -> jax.Array:
+            arguments = env.harness.tools[env.harness.tool(name)].arguments
+            return env.harness.turn(name, **{a.name: given.get(a.name, a.values[0]) for a in arguments})
+
+        lines = [turn("spawn", role=role, count=count, chunk=4) for role, counts in teams.items() for count in counts]
+        lines += [turn("wait", **{"for": "all"}), turn("aggregate"), turn("delegate", to="all_idle", rows="again")] * 64
+        return played(env, Script(env, lines_of([*lines, turn("stop")])), batch, ticks)
+
+    return Case(f"{env_id} small, a full team, batch {batch}, {ticks} ticks", build, slots=batch * ticks * 16)
 
 
 def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable[[jax.Array], dict[str, jax.Array]]:
@@ -232,6 +249,9 @@ CASES = {
     "small-64": ours(64, 256, 15, "small"),
     "small-1024": ours(1_024, 64, 15, "small"),
     "small-1024-random": ours(1_024, 64, None, "small"),
+    # The other tasks beside Search-v0, all with fifteen workers.
+    "math-1024": full("Math-v0", 1_024, 64, {"solver": (8, 1), "executor": (1, 1), "verifier": (4,)}),
+    "datascience-1024": full("DataScience-v0", 1_024, 64, {"engineer": (4, 1), "modeler": (4, 1), "analyst": (4, 1)}),
     "stress": ours(1, 4_000, 299, "stress"),
     "k2.6": ours(1, 30, 300, "k2.6"),  # the 4,000 calls of an episode
     # Cost per turn against the size of the team, at about equal lanes.

@@ -580,6 +580,9 @@ class DataScience:
         code = jnp.where(checking & ~reveals, ResultCode.ACCEPTED, code)
         useful = jnp.where((ran & ~(incomplete & ~fooled)) | tuned | broke | checking, 1.0, 0.0)
         useful = useful - jnp.where(crashes | not_found | loud, 1.0, 0.0)
+        complete = (ran & ~incomplete & ~misfit) | tuned
+        # A check is a verdict on the model: leaky or not.
+        verdict = jnp.where(checking & ((there & MODEL) != 0), jnp.where(reveals == leaks, 1.0, -1.0), 0.0)
         new_state = jnp.where(crashes, 2, 1)
         scripts = jnp.where(runs, (life.scripts & ~(3 << (2 * script))) | (new_state << (2 * script)), life.scripts)
         stretched = (params.tool_ms[index] * params.stretch[luck_.field(o0, 0, 10)]) >> 10
@@ -620,6 +623,8 @@ class DataScience:
             code=code,
             value=jnp.where(told, kind, -1),
             useful=useful,
+            role=jnp.where(complete, 1.0, jnp.where(ran | broke, -1.0, 0.0)),
+            verdict=verdict,
             effort=Effort(
                 tokens=tokens,
                 tool_tokens=jnp.zeros_like(tool),
@@ -705,6 +710,11 @@ class DataScience:
         from ddpomdp_envs.datascience_coach import Rubric  # it reads the laws of this module
 
         return Rubric(**options)
+
+    def resolved(self, facts: Disk, board: Any, answer: jax.Array) -> jax.Array:
+        """The picked row, if the root knows scores of several and its submission is worth something."""
+        several = jnp.sum(board.extra[0] >= 0) > 1
+        return several & ((answer >> 1) > 0)
 
     def info(self, facts: Disk, answer: jax.Array) -> dict[str, jax.Array]:
         """success (a valid submission of the pick), its files, and the metric of the task's type."""

@@ -26,6 +26,7 @@ from ddpomdp.harness import (
 from ddpomdp.options import UsageError, choose, indices, number, resolve, truth, whole
 from ddpomdp.params import Charges, Params, Reading, reward_spec, service
 from ddpomdp.policies import Script, lines_of
+from ddpomdp.pytree import replace
 from ddpomdp.rules import Config
 from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
@@ -236,6 +237,9 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
     )
 
 
+WHOM = {"engineer": (0,), "modeler": (1,), "both": (0, 1)}  # roster rows of those asked to rework
+
+
 # Scripted policies -------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +261,12 @@ class Crew(Script):
         turns, carry, aux = super().act(lines, key, carry, ts)
         is_root = ((ts.uid == 0) & ts.alive)[:, None]
         return jnp.where(is_root, turns, _rule(self.env, ts, habits)), carry, aux
+
+
+class Variants(Crew):
+    """A crew with room for rounds of rework, so that any number of them is one program."""
+
+    PAD = 48
 
 
 @dataclass(frozen=True)
@@ -323,6 +333,53 @@ def chain(
     return Crew(env, lines_of([*lines, env.harness.turn("stop")]), habits=_habits(env, check, look, tune, note))
 
 
+def variants(
+    env: Env,
+    n: int = 3,
+    rule: str = "verdict",
+    rework: int = 1,
+    whom: str = "both",
+    brief: str = "detailed",
+    check: bool = False,
+    tune: int | None = None,
+) -> Crew:
+    """One engineer, `n` modelers with a variant each, a pick by score, one analyst on the pick; then rounds of rework.
+
+    In a round the lead tells each of those asked what it knows and hands them their row again: the engineer the first
+    one, the others the pick; the analyst is last. Who has nothing to mend returns at once. With rework, workers hand
+    back what they do not find; without, they try to patch it.
+
+    Args:
+      env: the environment, topology `swarm`.
+      n: modelers, one of the offered counts; their rows begin after the engineer's.
+      rule: rule of picking.
+      rework: rounds.
+      whom: who is asked before the analyst in a round: engineer, modeler (the first one) or both.
+      brief: of every hand-out; a detailed one is a standard note.
+      check: check_artifacts whenever something was written.
+      tune: tunes of the modelers; None: those of the model.
+    """
+    _needs(env, "variants", "swarm")
+    for name, value, allowed in (("rule", rule, RULES), ("brief", brief, BRIEFS), ("whom", whom, WHOM)):
+        choose(name, value, allowed)
+    whole("rework", rework, 0, 1_000)
+    if isinstance(n, bool) or n not in env.options["counts"] or n + 3 > env.spec.capacity:
+        raise UsageError(f"n: got {n!r}, allowed: one of {env.options['counts']}, {env.spec.capacity - 3} at most")
+    if rework and n + 2 > env.options["roster"]:
+        raise UsageError(f"n: got {n} with rework, allowed: {env.options['roster'] - 2}, as the roster has to list all")
+    read = [env.harness.turn("wait", **{"for": "all"}), env.harness.turn("aggregate", rule=rule)]
+    lines = []
+    for role, count in (("engineer", 1), ("modeler", n), ("analyst", 1)):
+        lines += [env.harness.turn("spawn", role=role, count=count, brief=brief), *read]
+    # All are idle and read by then, so that a child's roster row is its uid less one.
+    asked = [*WHOM[whom], n + 1]
+    for row in asked * rework:
+        lines.append(env.harness.turn("message", to=f"row_{row}", claims="all", detail="list"))
+        lines += [env.harness.turn("delegate", to=f"row_{row}", rows="again", brief=brief), *read]
+    habits = replace(_habits(env, check, False, tune, "list"), hand_back=jnp.bool_(rework > 0))
+    return Variants(env, lines_of([*lines, env.harness.turn("stop")]), habits=habits)
+
+
 def single(env: Env, tune: int | None = None, check: bool = False) -> Alone:
     """A lone agent does everything by itself, then picks and stops.
 
@@ -377,4 +434,4 @@ def tuned() -> dict[str, Any]:
     return json.loads(resources.files("ddpomdp_envs").joinpath("tuned", "datascience.json").read_text(encoding="utf-8"))
 
 
-POLICIES = {"chain": chain, "single": single, "heuristic": heuristic}
+POLICIES = {"chain": chain, "variants": variants, "single": single, "heuristic": heuristic}

@@ -64,6 +64,8 @@ class Sweep:
 
 
 _CREW, _SWARM = {"topology": "planner_executor_critic"}, {"topology": "swarm"}
+# Eight variants, and a roster that lists the whole team.
+_WIDE = {**_SWARM, "num_subtasks": 8, "counts": (1, 2, 3, 4, 6, 8), "roster": 10}
 _LEVELS = ("short", "standard", "detailed")
 SWEEPS = (
     Sweep("Search-v0", "O1", "how many searchers", "swarm", "n", (1, 2, 4, 8, 12, 15)),
@@ -100,6 +102,22 @@ SWEEPS = (
         where=_CREW,
     ),
     Sweep("Math-v0", "O5", "rounds of solving", "solve_verify", "k", (1, 2, 3, 4, 6, 8), where=_CREW),
+    Sweep(
+        "DataScience-v0", "O1", "how many modelers, a variant each", "variants", "n", (1, 2, 3, 4, 6, 8), where=_WIDE
+    ),
+    Sweep(
+        *("DataScience-v0", "O2", "whom rework is sent to", "variants", "whom", ("engineer", "modeler", "both")),
+        ordered=False,
+        fixed={"n": 1, "rework": 2},
+        where=_WIDE,
+    ),
+    Sweep(
+        *("DataScience-v0", "O4", "rule of picking among checked variants", "variants", "rule"),
+        ("last", "best", "verdict"),
+        ordered=False,
+        fixed={"n": 4, "check": True},
+        where=_WIDE,
+    ),
     Sweep("DataScience-v0", "O3", "detail of the schema note", "chain", "note", ("list", "short", "standard", "full")),
     Sweep(
         *("DataScience-v0", "O5", "tunes of the modeler", "chain", "tune", (0, 1, 2, 3, 4, 5, 7)),
@@ -107,7 +125,10 @@ SWEEPS = (
         where={"turn_cap": 8},
     ),
 )
-UNSCRIPTED = "DataScience-v0: no script sends rework or makes several variants yet, so O1, O2 and O4 have no sweep."
+CORNERS = (
+    "Not every decision has an end to fall off: rounds of rework and the cap of turns in DataScience-v0 pay until they "
+    "pay nothing, and have no sweep."
+)
 
 
 def chosen(envs: Iterable[str], kinds: Iterable[str]) -> list[Sweep]:
@@ -219,7 +240,7 @@ def sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
     columns = ("Decision", "What is decided", "Option", "Best between", "Margins in reward (95%)", "Beats both")
     text = (
         "The best value between the ends, chosen on the first half of the seeds, against both ends on the others; "
-        f"without an order, the best against the second. {UNSCRIPTED}"
+        f"without an order, the best against the second. {CORNERS}"
     )
     yield Section("Decision map", text, tables=(Table(columns, tuple(lines)),), curves=tuple(curves))
 

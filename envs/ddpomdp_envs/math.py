@@ -505,6 +505,8 @@ class Math:
         code = jnp.where(worked & fault, ResultCode.FAULT, code)
         useful = jnp.where(makes | judges, 1.0, 0.0)
         useful = useful - jnp.where((running & ~fault & ~clean) | (judging & ~fault & ~judges), 1.0, 0.0)
+        solved_or_run = jnp.where(made_value == met.truth, 1.0, -1.0)
+        verdict = jnp.where(judges, jnp.where(accepted == (claimed == met.truth), 1.0, -1.0), 0.0)
         second = runs & fails & life.failed
         last_one = judging & ~fault & (~has | (seen.num_unjudged <= 1))
         moves = jnp.where(running, (running & ~fault & ~has) | clean | second, last_one)
@@ -534,6 +536,8 @@ class Math:
             code=code,
             value=jnp.where(makes, made_value, -1),
             useful=useful,
+            role=jnp.where(makes, solved_or_run, verdict),
+            verdict=verdict,
             effort=Effort(
                 tokens=jnp.where(worked & ~fault, tokens, 0),
                 tool_tokens=jnp.where(runs, params.run_tokens[1], 0),
@@ -574,6 +578,16 @@ class Math:
     def best_quality(self, facts: Problems, values: jax.Array, told: jax.Array) -> jax.Array:
         """Share of problems whose right answer is among the claims bool[M, K], of values int32[M, K]."""
         return jnp.mean(jnp.any(told & (values == facts.truth[:, None]), axis=-1).astype(jnp.float32))
+
+    def resolved(self, facts: Problems, board: Any, answer: jax.Array) -> jax.Array:
+        """Problems with several answers known to the root of which it has chosen the right one."""
+        return (board.values > 1) & (_right(facts, answer) == 1)
+
+    def coach(self, **options: Any) -> Any:
+        """A rubric of right and wrong work; options are its fields."""
+        from ddpomdp_envs.answers_coach import Rubric
+
+        return Rubric(**options)
 
     def info(self, facts: Problems, answer: jax.Array) -> dict[str, jax.Array]:
         """success (all right), and how many problems are right and answered."""

@@ -14,6 +14,7 @@ import numpy as np
 from ddpomdp.bench import Cell, Output, Section, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
+from ddpomdp_envs import math_halves
 
 ENV, PRESET = "Math-v0", "calibration"
 SHAPE_OF = "r1-7b"  # the environment that is compiled; other models lend it their numbers
@@ -84,6 +85,8 @@ def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     for model, verifier in (*TNR, ("qwen3-4b-aime25", "small")):
         for seed in options["seeds"]:
             yield _cell("planner_executor_critic", model, verifier, "evidence", seed, options["episodes"], {})
+    for seed in options["seeds"]:
+        yield _cell("swarm", math_halves.MODEL, "small", "halves", seed, options["episodes"], {})
 
 
 def _cell(topology: str, model: str, verifier: str, policy: str, seed: int, episodes: int, more: dict) -> Cell:
@@ -107,6 +110,8 @@ def run(cell: Cell) -> Output:
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
     if setting["policy"] == "evidence":
         return Output(_evidence(env, numbers, keys))
+    if setting["policy"] == "halves":
+        return Output(math_halves.rows(env, numbers, keys))
     policy = ddpomdp.policy("vote", env, n=setting["n"])
     return Output(episode.rows(episode.play(env, policy, policy.init(env), keys, numbers, env.spec.max_ticks)))
 
@@ -245,7 +250,15 @@ def analysis(rows: list[Row]) -> dict[str, Any]:
                 {"model": model, "wrong_right": ratio, "within": RATIO_BAND[0] <= ratio <= RATIO_BAND[1]}
                 | {"no_answer": 1 - answered, "tokens": tokens, "correlation": correlation}
             )
-    return {"votes": votes, "tpr": tpr, "tnr": tnr, "lengths": lengths}
+    halves = []
+    for part, value in math_halves.PUBLISHED.items():
+        by_seed = {}
+        for row in (row for row in rows if row["policy"] == "halves"):
+            by_seed.setdefault(row["seed"], []).append(row[part])
+        ours = summarise(by_seed)
+        error = None if ours["mean"] is None else 100 * (ours["mean"] - value)
+        halves.append({"part": part, "published": value, "ours": ours, "error_pp": error})
+    return {"votes": votes, "tpr": tpr, "tnr": tnr, "lengths": lengths, "halves": halves}
 
 
 def by_tenth(rows: list[Row], part: str, whole: str) -> list[tuple[float | None, int]]:
@@ -297,6 +310,15 @@ def sections(result: Mapping[str, Any]) -> Iterable[Section]:
         )
         for line in result["lengths"]
     )
+    halves = tuple(
+        (
+            *(line["part"], show(line["published"]), show(line["ours"]["mean"])),
+            "–" if line["ours"]["low"] is None else f"{line['ours']['low']:.3f} to {line['ours']['high']:.3f}",
+            *(signed(line["error_pp"], 1), line["ours"]["episodes"]),
+        )
+        for line in result["halves"]
+        if line["ours"]["mean"] is not None
+    )
     head = ("Model", "Wrong to right tokens", f"Band {RATIO_BAND[0]:g} to {RATIO_BAND[1]:g}")
     head = (*head, "No answer", "Tokens per sample", "Share right against length")
     model, published = CAP_HIT
@@ -321,5 +343,10 @@ def sections(result: Mapping[str, Any]) -> Iterable[Section]:
                 "Wrong answers rejected, mean over tenths of the pass rate.",
             ),
             Table(head, lengths, "Lengths of samples with an answer, and of all samples."),
+            Table(
+                ("Votes of", "Published", "Ours", "95% interval", "Error, pp", "Episodes"),
+                halves,
+                f"{math_halves.MODEL}: the same {math_halves.SAMPLES} samples by length; not used in the fit.",
+            ),
         ),
     )

@@ -28,6 +28,7 @@ RULES = ("majority", "verdict", "best", "last", "union")
 CHECKED = ("verdict", "best")  # those that heed checks
 NUM_VALUES = 8
 GROUP_ROWS = 8  # rows of a group for row-F1
+INJECTED = 28  # bit of a row's word
 MAX_TURNS = 256  # places of the table of q by search turns
 
 # The two published models' parameters (facts: WideSearch and WideSeek-R1 fits, see the card).
@@ -113,6 +114,8 @@ class SearchParams:
     reject_wrong: jax.Array  # f32[]       aggregation rejects a winner when all known values are wrong
     check_accept: jax.Array  # f32[2]      right claims accepted: easy row, hard row
     check_reject: jax.Array  # f32[]       wrong claims rejected
+    injection: jax.Array  # f32[]       rows whose page holds an instruction
+    obey: jax.Array  # f32[]       lives that follow one
     limit: jax.Array  # int32[3]    search and check turns per life, by role
     call_tokens: jax.Array  # int32[]     search, check
 
@@ -136,7 +139,7 @@ class Rows:
             poison=luck_.field(word, 6, 3),
             hard=luck_.field(word, 9, 1) == 1,
             answerable=luck_.field(word, 10, 1) == 1,
-            poisoned=luck_.field(word, 11, 1) == 1,
+            poisoned=((word >> 11) | (word >> INJECTED)) & 1 == 1,
             common=luck_.share(word, 12, 16),
         )
 
@@ -150,7 +153,7 @@ class Row:
     poison: jax.Array  # int32[N]    poisoned value
     hard: jax.Array  # bool[N]
     answerable: jax.Array  # bool[N]
-    poisoned: jax.Array  # bool[N]
+    poisoned: jax.Array  # bool[N]     a page of the row shows the poisoned value, with an instruction or without
     common: jax.Array  # f32[N]      luck shared by all who search the row
 
 
@@ -174,8 +177,10 @@ class Found:
     left: jax.Array  # int32[N]    turns left of the row
     value: jax.Array  # int32[N]
     truth: jax.Array  # int32[N]
+    right: jax.Array  # bool[N]
     confidence: jax.Array  # int32[N]    in 2**-16
-    poisoned: jax.Array  # bool[N]
+    poisoned: jax.Array  # bool[N]     the poisoned value, from the page
+    obeyed: jax.Array  # bool[N]     the poisoned value, as an instruction wants it
     knew: jax.Array  # bool[N]     something of the row was known before
 
 
@@ -186,6 +191,7 @@ class Judged:
     target: jax.Array  # int32[N]    place of the claim in the log, -1 nothing to check
     first: jax.Array  # int32[N]    its k, for checkers
     judges: jax.Array  # bool[N]     a verdict is given
+    right: jax.Array  # bool[N]     it agrees with the truth
     accepted: jax.Array  # bool[N]
     moves_on: jax.Array  # bool[N]     a checker is done with the claim
     row_done: jax.Array  # bool[N]     and with the row
@@ -194,11 +200,18 @@ class Judged:
     def nothing(cls, no: jax.Array) -> "Judged":
         """Of lives bool[N] none of which checks."""
         no = jnp.zeros_like(no)
-        return cls(no.astype(jnp.int32) - 1, no.astype(jnp.int32) - 1, no, no, no, no)
+        return cls(no.astype(jnp.int32) - 1, no.astype(jnp.int32) - 1, no, no, no, no, no)
 
 
 def search_params(
-    model: str, *, poison: float, unanswerable: float, correlation: float = 0.0, fault: float = 0.07
+    model: str,
+    *,
+    poison: float,
+    unanswerable: float,
+    correlation: float = 0.0,
+    fault: float = 0.07,
+    injection: float = 0.0,
+    obey: float = 0.3,
 ) -> SearchParams:
     """The laws of a model preset as arrays."""
     p = MODELS[model]
@@ -231,6 +244,8 @@ def search_params(
         reject_wrong=jnp.float32(p["reject_wrong"]),
         check_accept=jnp.asarray(accept, jnp.float32),
         check_reject=jnp.float32(p["check_reject"]),
+        injection=jnp.float32(injection),
+        obey=jnp.float32(obey),
         limit=jnp.asarray([p["lead_turns"], 100, 100], jnp.int32),
         call_tokens=jnp.int32(250),
     )
@@ -248,9 +263,9 @@ class Search:
     hands_claims = True
     words: Mapping[str, str] = WORDS
 
-    def __init__(self, num_rows: int, per_row: int, observed_claims: int):
-        """Static sizes: M, K and C."""
-        self.num_rows, self.per_row = num_rows, per_row
+    def __init__(self, num_rows: int, per_row: int, observed_claims: int, *, injects: bool = False):
+        """Static sizes: M, K and C; `injects`: pages may hold instructions."""
+        self.num_rows, self.per_row, self.injects = num_rows, per_row, injects
         self.tools = (
             Tool("search"),
             Tool("check", (Argument("claim", tuple(range(observed_claims)), "own_claims"),)),
@@ -276,6 +291,9 @@ class Search:
             (luck_.share(w0, 0, 10) < params.poison, 11),
             (luck_.field(l1, 16, 16), 12),
         )
+        if self.injects:
+            i0, _ = luck_.threefry(*luck_.life_key(key, lineage), row + 2**16, jnp.uint32(Purpose.ROW))
+            fields = (*fields, (luck_.share(i0, 0, 10) < params.injection, INJECTED))
         packed = jnp.zeros_like(truth)
         for field, shift in fields:
             packed = packed | (field.astype(jnp.int32) << shift)
@@ -357,7 +375,9 @@ class Search:
         code = jnp.where(calls & fault, ResultCode.FAULT, code)
         good = jnp.where(searching, ~found.knew, judged.judges)
         flags = jnp.where(judged.judges, claims_.VERDICT | jnp.where(accepted, claims_.ACCEPT, 0), 0)
+        flags = jnp.where(made & found.obeyed, claims_.TAINTED, flags)
         flags = jnp.where(made & found.poisoned, claims_.TAINTED | claims_.UNTRUSTED, flags)
+        verdict = jnp.where(judged.judges, jnp.where(judged.right, 1.0, -1.0), 0.0)
         row, k = claims_.row_and_k(judged.target, self.per_row)
         moves_on, row_done = judged.moves_on, judged.row_done
         return Worked(
@@ -382,6 +402,8 @@ class Search:
             code=code,
             value=jnp.where(made, found.value, -1),
             useful=jnp.where(calls & ~fault, jnp.where(good, 1.0, -1.0), 0.0),
+            role=jnp.where(made, jnp.where(found.right, 1.0, -1.0), verdict),
+            verdict=verdict,
         )
 
     def _search(
@@ -413,17 +435,34 @@ class Search:
         offset = jnp.where(is_modal, met.modal, other)
         value = jnp.where(right, met.truth, (met.truth + 1 + offset) & (NUM_VALUES - 1))
         poisoned = met.poisoned & (luck_.share(outcome[0], 22, 10) < params.poison_hit)
-        looks_right = (right | poisoned).astype(jnp.int32)
+        obeyed = self._obeys(facts, working, params)
+        planted = poisoned | obeyed
+        looks_right = (right | planted).astype(jnp.int32)
         return Found(
             finishes=finishes,
             made=finishes & (u < q + (1.0 - q) * wrong_rate),
             left=left,
-            value=jnp.where(poisoned, met.poison, value),
+            value=jnp.where(planted, met.poison, value),
             truth=met.truth,
+            right=right & ~planted,
             confidence=params.confidence[looks_right, luck_.field(outcome[1], 0, 10)],
             poisoned=poisoned,
+            obeyed=obeyed,
             knew=_row_bits(working.known, row, self.per_row) != 0,
         )
+
+    def _obeys(self, facts: Rows, working: Working, params: SearchParams) -> jax.Array:
+        """bool[N]: lives that know a claim with an instruction and follow it: one draw per life.
+
+        The instruction comes from a page of an injected row, and goes along with whatever is claimed in its service.
+        """
+        if not self.injects:
+            return jnp.zeros_like(working.has_row)
+        whole = jnp.where((facts.packed >> INJECTED) & 1 == 1, 2**self.per_row - 1, 0)
+        carries = working.tainted & (~working.untrusted | claims_.pack(whole, self.per_row))
+        meets = jnp.any((working.known & carries) != 0, axis=-1)
+        word, _ = luck_.threefry(*working.life_keys, jnp.zeros_like(working.turn), jnp.uint32(Purpose.OBEY))
+        return meets & (luck_.unit(word) < params.obey)
 
     def _check(
         self,
@@ -459,13 +498,15 @@ class Search:
             there = claims_.entry(log, target_row * per_row + k)
             own = ((there.flags & claims_.VERDICT) != 0) & (there.origin == working.uid)
             repeat = repeat | (own & (there.value == target_k))
+        accepted = jnp.where(is_right, accepts_right, luck >= params.check_reject)
         moves_on = works & is_checker
         rest = group & (group - jnp.uint32(1))
         return Judged(
             target=target,
             first=first,
             judges=works & (target >= 0) & ~repeat,
-            accepted=jnp.where(is_right, accepts_right, luck >= params.check_reject),
+            right=accepted == is_right,
+            accepted=accepted,
             moves_on=moves_on,
             row_done=moves_on & (rest == 0),
         )
@@ -523,6 +564,16 @@ class Search:
             right = right | (((told >> k) & 1) * (values[k] == facts.truth))
         total = jnp.sum(right * facts.answerable)
         return _f1(total, total, jnp.sum(facts.answerable))
+
+    def resolved(self, facts: Rows, board: Any, answer: jax.Array) -> jax.Array:
+        """Rows with several values known to the root whose answer is the right value alone."""
+        return (board.values > 1) & facts.answerable & (answer == (1 << facts.truth))
+
+    def coach(self, **options: Any) -> Any:
+        """A rubric of right and wrong work; options are its fields."""
+        from ddpomdp_envs.answers_coach import Rubric
+
+        return Rubric(**options)
 
     def info(self, facts: Rows, answer: jax.Array) -> dict[str, jax.Array]:
         """row_f1 over groups of eight rows all right, success (all right), and the parts of item-F1."""

@@ -43,6 +43,8 @@ DEFAULTS: dict[str, Any] = {
     "poison": 0.05,
     "unanswerable": 0.15,
     "correlation": 0.0,
+    "injection": 0.0,
+    "obey": 0.3,
     "lead_blocks": True,
     "idle_ms": 1_000,
     "wait_limit_ms": 600_000,
@@ -92,7 +94,7 @@ def make_env(**given: Any) -> Env:
         whole(name, options[name], low, high)
     for name in ("max_turns", "max_tokens"):
         whole(name, options[name], 1, 2_000_000_000, none=True)
-    for name in ("poison", "unanswerable", "correlation"):
+    for name in ("poison", "unanswerable", "correlation", "injection", "obey"):
         number(name, options[name], 0.0, 1.0)
     for name in ("price_token", "price_second"):
         number(name, options[name], 0.0, 1e6)
@@ -101,7 +103,12 @@ def make_env(**given: Any) -> Env:
     if options["claims_per_row"] not in (1, 2, 4, 8, 16):
         raise ValueError(f"claims_per_row: got {options['claims_per_row']!r}, allowed: 1, 2, 4, 8, 16")
     row = topology(options["topology"], Search.roles)
-    task = Search(options["num_subtasks"], options["claims_per_row"], options["observed_claims"])
+    task = Search(
+        options["num_subtasks"],
+        options["claims_per_row"],
+        options["observed_claims"],
+        injects=options["injection"] > 0,
+    )
     frozen = indices("frozen_roles", options["frozen_roles"], task.roles[1:], task.roles)
     workers = task.spawnable[:1] if row.alike else task.spawnable
     spawnable = (*workers, *(("lead",) if row.sub_leads else ())) if row.spawn else ()
@@ -196,6 +203,8 @@ def make_params(options: dict[str, Any], weights: dict[str, Any]) -> Params:
             poison=options["poison"],
             unanswerable=options["unanswerable"],
             correlation=options["correlation"],
+            injection=options["injection"],
+            obey=options["obey"],
         ),
     )
 

@@ -135,8 +135,14 @@ class Tally:
         for name in ("result_code", "end_reason"):
             at = theirs["events.uid"] >= 0
             self.seen.update((name, int(x)) for x in theirs[f"events.{name}"][at])
+        for name in ("role", "debate", "tool"):
+            paid = theirs[f"channels.{name}"]
+            self.seen.update({(name, "+"): (paid > 0).any(), (name, "-"): (paid < 0).any()})
+        tainted, trusted = theirs["events.tainted"], theirs["events.trusted"]
+        self.seen.update({("tainted", "trusted"): (tainted & trusted).any(), ("tainted", "not"): (~trusted).sum()})
         for life, r in ((r.life, r) for r in twin.records.values() if r.acting):
             self.seen.update([("tool", r.tool), ("role", life.role), ("depth", life.depth)])
+            self.seen["listens"] += r.listens
             if r.tool in ("aggregate", "wait", "delegate", "message", "return"):
                 self.seen.update((r.tool, value) for value in map(str, r.args.values()))
 

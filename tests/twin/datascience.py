@@ -236,7 +236,7 @@ class DataScience:
                 skill.last[tool], out.code = NOT_PATCHED, "EMPTY"
                 return out
             out.written = {"files": wanted, "schema": 2**16 - 1 if again else luck.field(o0, 0, 16)}
-            skill.last[tool] = PATCHED
+            skill.last[tool], out.role = PATCHED, 1
             return self.ran(life, tool, out, own, wanted, set(), m, o0, o1)
         return self.run(life, tool, out, own, there, wanted, again, m, (w0, w1, o0, o1))
 
@@ -271,6 +271,7 @@ class DataScience:
         } & wanted
         out.written = {"files": wanted - missed, "gone": {"X_test"} if again else set()}
         out.written |= {"schema": luck.field(o0, 0, 16), "valid": not bites}
+        out.role = -1 if missed or bites else 1
         return self.ran(life, tool, out, own, wanted, missed, m, o0, o1)
 
     def ran(self, life, tool, out, own, wanted, missed, m, o0, o1):
@@ -303,7 +304,7 @@ class DataScience:
         broke = luck.share(w0, 16, 16) < self.p["breaks"]
         out.written = {"row": m, "files": set(), "tuned": not broke, "gone": {"model"} if broke else set()}
         skill.tunes, skill.unchecked, skill.last["tune"] = skill.tunes + 1, True, TUNED
-        out.code, out.tool_reward = "FOUND", 0.01
+        out.code, out.tool_reward, out.role = "FOUND", 0.01, -1 if broke else 1
         return self.score(out, life, m, TUNED_CLAIM, own.leak, own.tunes + 1, o1)
 
     def check(self, life, out, own, there, m, w0, o1):
@@ -313,6 +314,8 @@ class DataScience:
         skill.leak = bool(skill.leak or reveals)
         skill.last["check_artifacts"] = CHECKED
         out.code, out.tool_reward = "REJECTED" if reveals else "ACCEPTED", 0.01
+        if "model" in there:
+            out.verdict = 1 if reveals == own.leak else -1
         return self.say(out, life, m, there, o1, LEAKY if reveals else FILES_CLAIM)
 
     def say(self, out, life, m, there, o1, kind=FILES_CLAIM):
@@ -402,6 +405,11 @@ class DataScience:
             points = (lambda m: m) if rule == "last" else (lambda m: (scores[m].score, -m))
             self.picked = max(scores, key=points)
         return [({self.disk[m].worth}, scores[m]) if m == self.picked else (set(), None) for m in range(len(by_row))]
+
+    def settled(self, known, answer):
+        """1 where scores of several rows are known and the submission of the picked one is worth something."""
+        scored = [m for m, entries in enumerate(known) if self.newest_score(entries, m) is not None]
+        return int(len(scored) > 1 and self.quality(answer) > 0)
 
     def quality(self, answer):
         return F(sum(sum(values) for values in answer) / 2**16)

@@ -147,6 +147,7 @@ class Record:
     channels: dict = field(default_factory=lambda: dict.fromkeys(CHANNELS, F(0)))
     terminated: bool = False
     truncated: bool = False
+    listens: bool = False  # a wait for mail on its way
 
     @property
     def finish(self) -> int:
@@ -324,14 +325,15 @@ class Twin:
                 "brief": self.options.get("delegate_briefs", ("short",)),
             },
             "solve": {"effort": ("high",)},
-            "aggregate": {"rule": ("majority",)},
+            "aggregate": {"rule": ("verdict" if self.topology.checked else "majority",)},
         }.get(tool.name, {})
         return tool.name, {**{name: values[0] for name, values in only.items() if values}, **args}
 
     def options_spawnable(self):
         if not self.topology.spawn:
             return ()
-        return self.task.spawnable + (("lead",) if self.topology.sub_leads else ())
+        workers = self.task.spawnable[:1] if self.topology.alike else self.task.spawnable
+        return workers + (("lead",) if self.topology.sub_leads else ())
 
     def check(self, turns):
         self.records = {}
@@ -588,6 +590,7 @@ class Twin:
                 r.target = to[0].uid
             r.code = "DONE"
             self.count["empty_selections"] += not r.sent
+            r.channels["debate"] -= F(0 if r.originals - life.sent else 0.01)
             life.sent |= r.originals
             for receiver in to:
                 self.count["mail_sent"] += 1
@@ -625,11 +628,13 @@ class Twin:
             r.channels["tool"] += F(out.tool_reward)
             life.learn(out.learns)
             life.known_before = len(life.known)
-            if out.claim or out.verdict:
+            r.channels["role"] += F(0.01 * out.role)
+            r.channels["debate"] += F(0.01 * out.verdict)
+            if out.claim or out.verdict_entry:
                 fresh.append((life, r, out))
         used = {}
         for life, r, out in fresh:
-            entry = out.claim or out.verdict
+            entry = out.claim or out.verdict_entry
             place, number = self.log[entry.row], used.get(entry.row, 0)
             if number == self.task.per_tick or len(place) >= self.task.places:
                 r.refused, r.code, r.value, r.told = 1, "REFUSED", -1, "EMPTY"
@@ -642,7 +647,7 @@ class Twin:
                 self.record(out.garbled)
             life.learn([entry])
             life.known_before = len(life.known)
-            r.tainted = entry.tainted
+            r.tainted, r.trusted = entry.tainted, not entry.untrusted
 
     def assign(self, row):
         self.assigned[row] += 1  # the lead's own searches are not counted
@@ -742,7 +747,10 @@ class Twin:
                 life.lifted = False
                 _, _, _, out = self.groups(life)
                 if not out:
-                    life.clock += int(self.service["idle_ms"])
+                    coming = life.mail.arrival - life.clock if self.topology.listens and life.mail else 0
+                    limit = int(self.service["wait_limit_ms"])
+                    r.listens = coming > 0
+                    life.clock += min(coming, limit) if coming > 0 else int(self.service["idle_ms"])
                 else:
                     kind = r.args["for"]
                     need = {"one": 1, "half": -(-len(out) // 2), "all": len(out)}[kind]
@@ -834,7 +842,9 @@ class Twin:
         life.steps = max(life.steps, mail.steps)
         if life.uid in self.records:
             self.records[life.uid].received += len(new)
-            self.records[life.uid].tainted |= any(e.tainted for e in new)
+            r = self.records[life.uid]
+            r.tainted |= any(e.tainted for e in new)
+            r.trusted &= not any(e.untrusted for e in new)
 
     # aggregation ------------------------------------------------------------------------------------------------
 
@@ -884,6 +894,7 @@ class Twin:
             new = life.learn(r.kept)
             r.received += len(new)
             r.tainted |= any(e.tainted for e in new)
+            r.trusted &= not any(e.untrusted for e in new)
             by_row = [[e for e in life.known if e.row == m] for m in range(self.num_rows)]
             if hasattr(self.task, "disk"):
                 decided = self.task.pick_row(r.args["rule"], by_row)
@@ -960,14 +971,15 @@ class Twin:
         claims = self.newest(life)
         bounds["wait_for"] = 3 if out else 1
         deeper = self.topology.sub_leads and life.depth + 1 < self.topology.max_depth
-        bounds["spawn_role"] = len(self.task.spawnable) + bool(deeper) if self.topology.spawn else 0
+        roles = len(self.options_spawnable())
+        bounds["spawn_role"] = roles - (self.topology.sub_leads and not deeper)
         working, bounds["own_claims"] = self.task.legal(life, len(claims))
         tools |= working
         parent = life.parent >= 0
         if life.role == LEAD:
             if self.topology.spawn and life.depth < self.topology.max_depth:
                 tools.add("spawn")
-            if idle:
+            if idle and self.topology.down:
                 bounds["idle_rows"] = 1 + min(len(idle), rows)
                 tools.add("delegate")
             if kids and not self.topology.crew:
@@ -978,11 +990,11 @@ class Twin:
             if not parent:
                 tools.add("stop")
         if parent:
-            whom.add(0)
+            whom |= {0} if self.topology.up else set()
             tools.add("return")
             if self.topology.peers:
                 whom.add(2)
-        if kids:
+        if kids and self.topology.down:
             whom.add(1)
             whom |= {3 + i for i in range(min(len(kids), rows))}
         if whom:
@@ -1009,6 +1021,8 @@ class Twin:
         team = team - self.price_token * F(sum(self.tokens)) - self.price_second * F(self.lives[0].clock / 1000)
         for r in self.records.values():
             r.channels["team"] = F(team)
+        known = [[e for e in self.root.known if e.row == m] for m in range(self.num_rows)]
+        self.records[0].channels["debate"] += F(0.01 * self.task.settled(known, self.answer))
         n = self.count["births"]
         if not n:
             return

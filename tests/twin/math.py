@@ -82,6 +82,8 @@ class Math:
         self.alone = options["topology"] == "single"
         self.show = options["length_visible"] and not self.vote
         self.passes = 12 if self.vote else options["capacity"]
+        if options["topology"] == "debate":
+            self.passes *= 5  # answers of each debater
         self.values = 4 if self.vote else 8
         self.cost_of_claim = [int(x) for x in np.asarray(env.params.charges.claim_tokens)]
         p = self.p
@@ -268,7 +270,7 @@ class Math:
     def claims(self, out, m, life, value, outcome, length=0, run=NO_RUN):
         right = int(value == self.rows[m].names[0])
         confidence = F(min(int(self.p["confidence"][right, luck.field(outcome[1], 12, 10)]), 2**16 - 1) / 2**16)
-        out.code, out.value, out.tool_reward = "FOUND", value, 0.01
+        out.code, out.value, out.tool_reward, out.role = "FOUND", value, 0.01, 1 if right else -1
         out.claim = Answer(m, -1, life.uid, value, confidence, F(0), role=life.role, run=run, length=length)
 
     def run(self, life, target, work, outcome, by_name):
@@ -303,7 +305,8 @@ class Math:
         else:
             accepts = bool(u >= p["reject"][problem.difficulty])
         out.code, out.tool_reward = "ACCEPTED" if accepts else "REJECTED", 0.01
-        out.verdict = Answer(target.row, -1, life.uid, target.value, F(0), F(0), on=target, accepts=accepts)
+        out.role = out.verdict = 1 if accepts == (target.value == problem.names[0]) else -1
+        out.verdict_entry = Answer(target.row, -1, life.uid, target.value, F(0), F(0), on=target, accepts=accepts)
         return out
 
     # answers -------------------------------------------------------------------------------------------------------
@@ -338,6 +341,11 @@ class Math:
 
     def right(self, answer):
         return sum(answer[m] == {row.names[0]} for m, row in enumerate(self.rows))
+
+    def settled(self, known, answer):
+        """Number of problems with several answers known of which the right one is chosen."""
+        disputed = [m for m, entries in enumerate(known) if len(self.tallies(entries)) > 1]
+        return sum(answer[m] == {self.rows[m].names[0]} for m in disputed)
 
     def quality(self, answer):
         return F(self.right(answer) / self.count)

@@ -81,7 +81,7 @@ def events(twin, records, channels) -> dict:
         "arrival_ms": column(lambda r: r.arrival),
         "cost_tokens": np.asarray([[0] * 4 if r is None else r.cost for r in records], np.int32),
         "result_code": column(lambda r: CODES.index(r.code)),
-        "trusted": column(lambda r: not r.tainted, False, bool),
+        "trusted": column(lambda r: r.trusted, False, bool),
         "tainted": column(lambda r: r.tainted, False, bool),
         "end_reason": column(lambda r: r.end),
         "channels": channels,

@@ -22,7 +22,9 @@ class Row:
     answerable: bool
     hard: bool
     modal: int  # the modal wrong value, counted from the truth
-    poison: int | None  # the false value a page of this row may show
+    poison: int  # the false value that is planted
+    page: bool  # a page of this row may show it
+    injected: bool  # with an instruction
     common: np.float32
     tie: int
     reject: np.float32
@@ -39,6 +41,7 @@ class Entry:
     confidence: np.float32
     luck: np.float32
     tainted: bool = False
+    untrusted: bool = False
     garbled: "Entry | None" = None  # what a summary sends instead
     on: "Entry | None" = None  # a verdict: the claim it judges
     accepts: bool = False
@@ -79,9 +82,11 @@ class Outcome:
     value: int = -1
     claim: Entry | None = None
     garbled: Entry | None = None
-    verdict: Entry | None = None
+    verdict_entry: Entry | None = None
     takes_row: bool = False
     tool_reward: float = 0.0
+    role: int = 0  # 1 right work, -1 wrong
+    verdict: int = 0  # 1 one that agrees with the truth, -1 one that does not
     tokens: int = 0  # where what a call costs depends on what came of it
     tool_tokens: int = 0
     outside: bool = False
@@ -127,15 +132,17 @@ class Search:
             w0, w1 = luck.draw(key, luck.TASK, m, luck.ROW)
             l0, l1 = luck.draw(luck_key, luck.TASK, m, luck.ROW)
             truth = luck.field(w1, 0, 3)
+            word = luck.draw(key, luck.TASK, m + 2**16, luck.ROW)[0]
+            injected = options["injection"] > 0 and bool(luck.share(word, 0, 10) < p["injection"])
             self.rows.append(
                 Row(
                     truth=truth,
                     answerable=bool(luck.share(w0, 10, 10) >= p["unanswerable"]),
                     hard=bool(luck.share(w0, 20, 12) < p["hard"]),
                     modal=luck.below(w1, 3, 14, 7),
-                    poison=(truth + 1 + luck.below(w1, 17, 15, 7)) % VALUES
-                    if luck.share(w0, 0, 10) < p["poison"]
-                    else None,
+                    poison=(truth + 1 + luck.below(w1, 17, 15, 7)) % VALUES,
+                    page=injected or bool(luck.share(w0, 0, 10) < p["poison"]),
+                    injected=injected,
                     common=luck.share(l1, 16, 16),
                     tie=l0,
                     reject=luck.share(l1, 0, 16),
@@ -183,7 +190,9 @@ class Search:
         """One turn of a task tool."""
         if tool == "search":
             upcoming = life.rows[life.cursor] if life.rows_left else None
-            return self.search(life.uid, life.skill, upcoming, load, draw, {e.row for e in life.known})
+            told = any(e.tainted and (not e.untrusted or self.rows[e.row].injected) for e in life.known)
+            obeys = told and bool(luck.unit(luck.draw(*draw.args[:2], 0, luck.OBEY)[0]) < self.p["obey"])
+            return self.search(life.uid, life.skill, upcoming, load, draw, {e.row for e in life.known}, obeys)
         claim = newest[int(args["claim"])] if life.role != CHECKER else self.upcoming(life)
         judged = claim is not None and any(e.on is claim and e.origin == life.uid for e in life.known)
         out = self.check(life.uid, life.skill, claim, load, draw, judged)
@@ -213,6 +222,11 @@ class Search:
         held = [{row.truth} & {e.value for e in told if e.row == m and e.is_claim} for m, row in enumerate(self.rows)]
         return self.f1([x if row.answerable else set() for x, row in zip(held, self.rows, strict=True)])
 
+    def settled(self, known, answer):
+        """Number of rows with several values known and the right one alone reported."""
+        disputed = [m for m, entries in enumerate(known) if len(self.tallies(entries)) > 1]
+        return sum(self.rows[m].answerable and answer[m] == {self.rows[m].truth} for m in disputed)
+
     def quality(self, answer):
         return self.f1(answer)
 
@@ -225,7 +239,7 @@ class Search:
 
     # search --------------------------------------------------------------------------------------------------------
 
-    def search(self, uid, skill, next_row, load, draw, rows_known):
+    def search(self, uid, skill, next_row, load, draw, rows_known, obeys):
         """One search turn of a life; to search a row one knows something of is a useless repeat."""
         p, work = self.p, draw(luck.WORK)
         before = skill.turns
@@ -259,12 +273,13 @@ class Search:
         other = (row.modal + 1 + luck.below(outcome[0], 10, 12, 6)) % 7
         wrong = row.modal if luck.share(outcome[0], 0, 10) < p["modal"] else other
         value = row.truth if right else (row.truth + 1 + wrong) % VALUES
-        tainted = row.poison is not None and bool(luck.share(outcome[0], 22, 10) < p["poison_hit"])
+        shown = row.page and bool(luck.share(outcome[0], 22, 10) < p["poison_hit"])
+        tainted = shown or obeys
         if tainted:
             value = row.poison
         confidence = F(p["confidence"][int(right or tainted), luck.field(outcome[1], 0, 10)]) / F(2**16)
-        out.code, out.value = "FOUND", value
-        out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted)
+        out.code, out.value, out.role = "FOUND", value, 1 if row.answerable and value == row.truth else -1
+        out.claim = Entry(m, -1, uid, value, confidence, luck.unit(own[1]), tainted, shown)
         if luck.share(own[0], 0, 12) < p["garble"]:
             twin = self.other_wrong(value, row.truth, own[0])
             out.garbled = Entry(m, -1, ("garbled", uid, m, skill.turns), twin, confidence, luck.unit(own[1]))
@@ -290,14 +305,15 @@ class Search:
         if claim is None or judged:
             return Outcome("REFUSED" if judged else "EMPTY", tool_reward=-0.01)
         u = luck.unit(work[1])
-        if self.is_right(claim):
+        right = self.is_right(claim)
+        accepts = bool(u >= p["check_reject"])
+        if right:
             accepts = bool(u < p["check_accept"][int(self.rows[claim.row].hard)])
-        else:
-            accepts = bool(u >= p["check_reject"])
         fixed = luck.unit(draw(luck.CLAIM)[1])
         verdict = Entry(claim.row, -1, uid, claim.value, F(0), fixed, on=claim, accepts=accepts)
         code = "ACCEPTED" if accepts else "REJECTED"
-        return Outcome(code, verdict=verdict, tool_reward=0.01)
+        agrees = 1 if accepts == right else -1
+        return Outcome(code, verdict_entry=verdict, tool_reward=0.01, role=agrees, verdict=agrees)
 
     # votes ---------------------------------------------------------------------------------------------------------
 
