@@ -32,7 +32,7 @@ test: $(STAMP)  ## the tests, without the slow ones
 
 # pytest's exit status 5 says that no test is marked slow, which is no failure.
 test-slow: $(STAMP)  ## the heavy sweeps
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5
+	XLA_FLAGS="$${XLA_FLAGS:-}" $(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5
 
 test-external: $(EXTERNAL)/.installed  ## learners of other libraries on our views, with PyTorch in .venv-external
 	$(EXTERNAL)/bin/python -m pytest -m external -rP

@@ -87,7 +87,7 @@ LINEUPS = {
             {
                 "random": Entry("random"),
                 "single": Entry("single", where=_ALONE),
-                "heuristic": Entry("heuristic"),
+                **_SHIPPED,
                 "vote-8": Entry("vote", {"n": 8}, _SWARM),
                 "solve-verify-3": Entry("solve_verify", {"k": 3}),
                 "chain": Entry("chain"),
@@ -102,7 +102,7 @@ LINEUPS = {
             {
                 "random": Entry("random"),
                 "single": Entry("single", where=_ALONE),
-                "heuristic": Entry("heuristic"),
+                **_SHIPPED,
                 "chain": Entry("chain"),
                 "chain-note": Entry("chain", {"note": "standard"}),
                 "chain-note-check": Entry("chain", {"note": "standard", "brief": "detailed", "check": True}),
