@@ -262,6 +262,22 @@ def test_permuted_rewards_leave_no_estimator_above_chance(env, team):
         assert honest > 2 * bound and abs(permuted) < bound, name
 
 
+@pytest.mark.slow
+def test_permuted_rewards_leave_shapley_at_chance(give, record):
+    """Correlation of a worker's credit with how often it chose right, over workers of many episodes."""
+    more, episodes = numbers(chances=(0.0, 1.0)), 64
+    credits, right = np.zeros((2, episodes, 3))
+    for i in range(episodes):
+        credits[i] = give(Unit.AGENT, "shapley", seed=100 + i, more=more).units[1:]
+        events = jax.tree.map(np.asarray, record(100 + i, more).next_ts.events)
+        calls = [(events.kind == EventKind.TOOL) & (events.uid == uid) for uid in (1, 2, 3)]
+        right[i] = [events.tokens[mine][:, 1].sum() for mine in calls]
+    shuffle, bound = np.random.default_rng(0).permutation(episodes), 3.3 / credits.size**0.5
+    honest, permuted = (np.corrcoef(x.ravel(), right.ravel())[0, 1] for x in (credits, credits[shuffle]))
+    print(f"shapley: {honest:.3f}, permuted {permuted:.3f}")
+    assert honest > 2 * bound and abs(permuted) < bound and right.std() > 0.5
+
+
 @pytest.fixture(scope="module")
 def studies(env, team):
     """Standard studies of a worker's first choice right after the spawn: (mean, stderr) for many keys."""

@@ -1,5 +1,6 @@
 """Critics: rows of a trace and their folding by hand, steps of a life, and what a memory of the trace explains."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ from ddpomdp_baselines.critics import Critic
 from ddpomdp_baselines.experience import collect, group_keys, settled
 from ddpomdp_baselines.learner import Sizes, Update, critic_of, start
 from ddpomdp_baselines.network import Network, choices
+from ddpomdp_baselines.train import memory_bytes
 from ddpomdp_envs import control_env
 from ddpomdp_envs.control import WORK
 
@@ -257,6 +259,12 @@ def test_advantages_come_from_the_critic_before_its_own_steps(update, played):
     assert abs(told["value_explained"]) < 0.05 and told["rows_dropped"] == 0  # nothing is known yet
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (after, params)), strict=True)]
     assert 1e-3 < max(moved) <= 5 * 3e-3 * 1.01  # five steps of Adam
+
+
+def test_memory_of_an_update_grows_with_the_rows(update):
+    half = dataclasses.replace(update, critic=dataclasses.replace(update.critic, rows=TICKS // 2))
+    whole, less = (memory_bytes(each, 1) for each in (update, half))
+    assert whole["traces"] == 2 * less["traces"] > 0 and whole["episodes"] > less["episodes"]
 
 
 @pytest.mark.slow

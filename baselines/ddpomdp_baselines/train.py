@@ -359,7 +359,8 @@ def _one(plan: Plan, state: dict[str, Any], update: int, logs: list[Curves]) -> 
 
 
 def memory_bytes(update: Update, seeds: int) -> dict[str, int]:
-    """What an update will need, before anything is compiled: episodes, statistics of entries, one chunk's gradient.
+    """What an update will need, before anything is compiled: episodes, statistics of entries, one chunk's gradient, a
+    critic's memory of the traces.
 
     Shapes of the first are exact. The others are counts of arrays of the largest shapes; docs/performance.md has peaks.
     """
@@ -368,10 +369,12 @@ def memory_bytes(update: Update, seeds: int) -> dict[str, int]:
     per_parent = 4 * 4 * width * (spec.num_subtasks + spec.roster)
     at_once = 1 if jax.default_backend() == "cpu" else seeds
     entries = sizes.groups * sizes.group_size * sizes.num_ticks * spec.capacity
+    rows = update.critic.rows if update.critic is not None and update.critic.reads == "prefix" else 0
     return {
         "episodes": at_once * _bytes_of_episodes(update),
         "statistics": at_once * 4 * 12 * entries,
         "chunk": at_once * (sizes.chunk * per_decision + max(sizes.chunk // 8, 1) * per_parent),
+        "traces": at_once * 4 * 16 * width * sizes.groups * sizes.group_size * rows,
     }
 
 
