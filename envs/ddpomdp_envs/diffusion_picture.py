@@ -1,4 +1,4 @@
-"""The picture of a run of the suite `diffusion`: rho against size, one panel per structure.
+"""The picture of runs of the suite `diffusion`: rho against size, one panel per structure.
 
 python -m ddpomdp_envs.diffusion_picture results/diffusion docs/img/diffusion.png
 """
@@ -71,12 +71,13 @@ def draw(series: Sequence[dict[str, Any]], structures: Sequence[str] | None = No
 
 
 def main() -> None:
-    """Draw a run's results into a file."""
+    """Draw the results of runs into a file."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("run", type=Path, help="folder of a run")
+    arguments.add_argument("runs", type=Path, nargs="+", help="folders of runs")
     arguments.add_argument("out", type=Path, help="image to write")
     given = arguments.parse_args()
-    series = json.loads((given.run / "results.json").read_text("utf-8"))["analysis"]["series"]
+    results = [json.loads((run / "results.json").read_text("utf-8")) for run in given.runs]
+    series = [line for each in results for line in each["analysis"]["series"]]
     there = {line["structure"] for line in series}
     draw(series, [name for name in STRUCTURES if name in there]).savefig(given.out, dpi=110)
 
