@@ -1,6 +1,6 @@
 """The picture of runs of the suite `diffusion`: rho against size, one panel per structure.
 
-python -m ddpomdp_envs.diffusion_picture results/diffusion docs/img/diffusion.png
+python -m ddpomdp_envs.diffusion_picture results/diffusion results/diffusion-binary docs/img/diffusion.png
 """
 
 import argparse
