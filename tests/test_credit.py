@@ -19,7 +19,8 @@ from ddpomdp import EventKind, credit
 from ddpomdp.cli import main
 from ddpomdp.credit import signal, table
 from ddpomdp.credit.assign import counterfactual
-from ddpomdp.credit.plays import player
+from ddpomdp.credit.plays import away, player
+from ddpomdp.harness import RETURN
 from ddpomdp.pytree import replace
 from ddpomdp_envs import control_env, control_exact
 from ddpomdp_envs.control import WORK
@@ -298,6 +299,15 @@ def test_nominal_intervals_cover_the_exact_value(env, studies):
     covered = (np.abs(mean - exact) <= 1.9983 * stderr).sum()  # Student's t, 63 degrees of freedom
     print(f"{covered} of 1,000 intervals cover {exact:.4f}; mean of means {mean.mean():.4f}")
     assert 930 <= covered <= 970
+
+
+@pytest.mark.parametrize("name", ["Additive-v0", "Search-v0", "Math-v0", "DataScience-v0"])
+def test_an_absent_life_has_something_to_say_in_every_task(name):
+    """Levels of detail have other names in other tasks."""
+    world = ddpomdp.make(name)
+    tool = world.harness.tools[RETURN]
+    claims, detail = (argument.values[token] for argument, token in zip(tool.arguments, away(world)[1:], strict=False))
+    assert (tool.name, claims) == ("return", "new") and detail == tool.arguments[1].values[0]
 
 
 # The command line and refusals --------------------------------------------------------------------------------------
