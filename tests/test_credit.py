@@ -19,7 +19,8 @@ from ddpomdp import EventKind, credit
 from ddpomdp.cli import main
 from ddpomdp.credit import signal, table
 from ddpomdp.credit.assign import counterfactual
-from ddpomdp.credit.plays import player
+from ddpomdp.credit.plays import away, player
+from ddpomdp.harness import RETURN
 from ddpomdp.pytree import replace
 from ddpomdp_envs import control_env, control_exact
 from ddpomdp_envs.control import WORK
@@ -262,6 +263,22 @@ def test_permuted_rewards_leave_no_estimator_above_chance(env, team):
         assert honest > 2 * bound and abs(permuted) < bound, name
 
 
+@pytest.mark.slow
+def test_permuted_rewards_leave_shapley_at_chance(give, record):
+    """Correlation of a worker's credit with how often it chose right, over workers of many episodes."""
+    more, episodes = numbers(chances=(0.0, 1.0)), 64
+    credits, right = np.zeros((2, episodes, 3))
+    for i in range(episodes):
+        credits[i] = give(Unit.AGENT, "shapley", seed=100 + i, more=more).units[1:]
+        events = jax.tree.map(np.asarray, record(100 + i, more).next_ts.events)
+        calls = [(events.kind == EventKind.TOOL) & (events.uid == uid) for uid in (1, 2, 3)]
+        right[i] = [events.tokens[mine][:, 1].sum() for mine in calls]
+    shuffle, bound = np.random.default_rng(0).permutation(episodes), 3.3 / credits.size**0.5
+    honest, permuted = (np.corrcoef(x.ravel(), right.ravel())[0, 1] for x in (credits, credits[shuffle]))
+    print(f"shapley: {honest:.3f}, permuted {permuted:.3f}")
+    assert honest > 2 * bound and abs(permuted) < bound and right.std() > 0.5
+
+
 @pytest.fixture(scope="module")
 def studies(env, team):
     """Standard studies of a worker's first choice right after the spawn: (mean, stderr) for many keys."""
@@ -282,6 +299,15 @@ def test_nominal_intervals_cover_the_exact_value(env, studies):
     covered = (np.abs(mean - exact) <= 1.9983 * stderr).sum()  # Student's t, 63 degrees of freedom
     print(f"{covered} of 1,000 intervals cover {exact:.4f}; mean of means {mean.mean():.4f}")
     assert 930 <= covered <= 970
+
+
+@pytest.mark.parametrize("name", ["Additive-v0", "Search-v0", "Math-v0", "DataScience-v0"])
+def test_an_absent_life_has_something_to_say_in_every_task(name):
+    """Levels of detail have other names in other tasks."""
+    world = ddpomdp.make(name)
+    tool = world.harness.tools[RETURN]
+    claims, detail = (argument.values[token] for argument, token in zip(tool.arguments, away(world)[1:], strict=False))
+    assert (tool.name, claims) == ("return", "new") and detail == tool.arguments[1].values[0]
 
 
 # The command line and refusals --------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The suite `diffusion`: slopes by hand, verdicts on series that are known, and one small run of it."""
 
+import json
 import math
 
 import pytest
 
-from ddpomdp_envs import control_exact, diffusion_suite, slopes
+from ddpomdp_envs import control_exact, diffusion_picture, diffusion_suite, slopes
 from ddpomdp_envs.diffusion_worlds import STRUCTURES, exact, sizes, world
 
 
@@ -70,8 +71,9 @@ def test_seeds_are_pooled_by_hand():
 
 
 def test_sizes_grow_by_level_and_every_structure_says_what_it_assumes():
-    assert sizes("additive", "small") == [8, 64] and sizes("additive", "large") == [8, 64, 512, 4_096]
-    assert sizes("Search-v0, more rows", "small") == []
+    assert sizes("additive", "small") == [8, 64, 512] and sizes("additive", "large") == [8, 64, 512, 4_096]
+    assert sizes("Search-v0, more rows", "small") == [6, 24]
+    assert all(len(sizes(name, "small")) >= 2 for name in STRUCTURES)  # or there would be no slope
     assert max(sizes("additive, wider team", "usual")) == 300
     assert all(row.assumes and row.expected and sizes(name, "usual") for name, row in STRUCTURES.items())
 
@@ -127,6 +129,22 @@ def test_the_report_shows_numbers_and_figure(measured):
     from ddpomdp.bench import report
 
     assert "shared, exact" in report._draw(curve, {k: list(v) for k, v in curve.lines.items()}, "light")
+
+
+def test_the_picture_has_a_panel_per_structure_and_leaves_out_what_is_not_resolved(measured, tmp_path, monkeypatch):
+    series = diffusion_suite.analyse(measured)["series"]
+    other = [{**line, "structure": "chain"} for line in series]
+    other[1] = {**other[1], "points": [{**other[1]["points"][0], "log_error": None}]}
+    figure = diffusion_picture.draw([*series, *other], ["additive", "chain"])
+    first, second = (axis for axis in figure.axes if axis.get_visible())
+    assert (first.get_title(), second.get_title()) == ("additive", "chain")
+    assert len(first.containers) == 4 and len(second.containers) == 3  # a line with bars per estimator
+    assert first.containers[0].lines[0].get_ydata()[0] == pytest.approx(series[0]["points"][0]["rho"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*diffusion_suite.ESTIMATORS, "shared, exact"]
+    (tmp_path / "results.json").write_text(json.dumps({"analysis": {"series": series}}))
+    monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(tmp_path / "picture.png")])
+    diffusion_picture.main()
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
 
 
 def test_unknown_levels_and_structures_are_refused():

@@ -16,6 +16,7 @@ from typing import Any
 
 from ddpomdp.options import UsageError, choose, number, refusal, truth, whole
 from ddpomdp_baselines import advantages, losses
+from ddpomdp_baselines.critics import READS
 from ddpomdp_baselines.experience import SIGNALS
 
 
@@ -28,7 +29,7 @@ class Algorithm:
       signal: what a call is judged by: the return of its "life", the life's return "to_go", the pay of the "call"; or
         "counterfactual": the return of its life, where members of a group are alternatives of one decision to speak,
         drawn by the policy after the same prefix and played on with the same luck, and only that decision is learned
-        from.
+        from; or "gae": the generalised advantage of its step, by a critic.
       reward: preset of the reward, unless the environment's options name one; None: the environment's own.
       lead: whether the lead learns too, where there are others and the run does not say who learns.
       per_role: weights per role; those of a network from a file begin as copies.
@@ -48,6 +49,13 @@ class Algorithm:
       kl_weight: of that term; 0: none.
       kl_where: the term is part of the "loss", or taken off the value of each call ("reward") before normalisation.
       entropy: weight of an entropy bonus.
+      critic: "none"; for signal "gae" what the critic reads: "plain", the view of the moment, or "prefix", also the
+        trace so far.
+      decay: of GAE, its lambda; there is no discount.
+      critic_steps: gradient steps of the critic per batch of episodes.
+      critic_rate: their learning rate.
+      fold: a critic that reads the trace reads the lead's context, finished branches folded into one row each.
+      rows: of a trace, that the critic reads; a share that did not fit is in the curves.
     """
 
     source: str
@@ -73,6 +81,12 @@ class Algorithm:
     kl_weight: float = 0.0
     kl_where: str = "loss"
     entropy: float = 0.0
+    critic: str = "none"
+    decay: float = 0.95
+    critic_steps: int = 5
+    critic_rate: float = 1e-3
+    fold: bool = False
+    rows: int = 1024
 
     def looks_at_groups(self) -> bool:
         """Whether a statistic is taken inside a group, so that one member would have nothing to compare with."""
@@ -92,6 +106,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ratio": ("clip", "none"),
     "kl": losses.ESTIMATORS,
     "kl_where": ("loss", "reward"),
+    "critic": ("none", *READS),
 }
 RANGES = {
     "eps": (0.0, 1.0),
@@ -100,6 +115,8 @@ RANGES = {
     "clip_high": (0.0, 1e6),
     "kl_weight": (0.0, 1e6),
     "entropy": (0.0, 1e6),
+    "decay": (0.0, 1.0),
+    "critic_rate": (0.0, 1e3),
 }
 
 _DR_MAS = "Dr. MAS, arXiv 2602.08847; langfengQ/DrMAS 19c632bc"
@@ -138,6 +155,16 @@ ALGORITHMS: dict[str, Algorithm] = {
         scale_scope="agent",
         **_PLUS,
     ),
+    "mappo": Algorithm(
+        "MAPPO, arXiv 2103.01955; GAE, arXiv 1506.02438",
+        signal="gae",
+        critic="plain",
+        sample="call",
+        center_scope="batch",
+        scale_scope="batch",
+        ddof=0,
+        entropy=0.01,
+    ),
 }
 
 
@@ -160,12 +187,18 @@ def find(name: str, changes: Mapping[str, Any] | None = None) -> Algorithm:
     row = replace(ALGORITHMS[name], **(changes or {}))
     for column, allowed in CHOICES.items():
         choose(column, getattr(row, column), allowed)
-    for column in ("lead", "per_role"):
+    for column in ("lead", "per_role", "fold"):
         truth(column, getattr(row, column))
     for column, (low, high) in RANGES.items():
         number(column, getattr(row, column), low, high)
     whole("ddof", row.ddof, 0, 1)
     whole("epochs", row.epochs, 1, 1_000)
+    whole("critic_steps", row.critic_steps, 1, 1_000)
+    whole("rows", row.rows, 1, 10**6)
+    if (row.signal == "gae") != (row.critic != "none"):
+        raise UsageError(f"critic: got {row.critic!r} with signal {row.signal!r}; signal gae has one, and no other")
+    if row.fold and row.critic != "prefix":
+        raise UsageError(f"fold: got True with critic {row.critic!r}, allowed: critic prefix")
     if row.dual_clip is not None:
         number("dual_clip", row.dual_clip, 1.0 + 1e-6, 1e6)
     return row

@@ -23,10 +23,12 @@ from ddpomdp.policies import Policy
 from ddpomdp.pytree import pytree
 from ddpomdp.rollouts import Fork, episodes, late_reward, left_early
 from ddpomdp.timestep import Observation, TimeStep
+from ddpomdp_baselines import prefix as prefix_
 from ddpomdp_baselines.advantages import returns_to_go
 from ddpomdp_baselines.network import View
+from ddpomdp_baselines.prefix import Prefix
 
-SIGNALS = ("life", "to_go", "call", "counterfactual")
+SIGNALS = ("life", "to_go", "call", "counterfactual", "gae")
 
 
 @pytree
@@ -44,6 +46,8 @@ class Experience:
     group: jax.Array  # int32[B]
     facts: dict[str, jax.Array]  # f32[B] each      of the episode, see `facts`
     forked: jax.Array | None = None  # bool[T,B,N]  where members of a group part, if they are branches of one prefix
+    last: jax.Array | None = None  # bool[T,B,N]    its life's last decision, if a critic is to judge steps
+    prefix: Prefix | None = None  # the traces, if a critic reads them
 
 
 def group_keys(key: jax.Array, groups: int, group_size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -70,6 +74,7 @@ def collect(
     signal: str = "life",
     coach: Coach | None = None,
     fork: Fork | None = None,
+    trace: tuple[bool, int] | None = None,
 ) -> Experience:
     """Play episodes and keep what a learner needs.
 
@@ -85,6 +90,7 @@ def collect(
       signal: what a decision is judged by, one of `SIGNALS`.
       coach: scores the episodes when they are over; what it gives is paid with the weight of channel `process`.
       fork: where the episodes go ways of their own.
+      trace: whether folded, and how many rows: what a critic reads of the traces; None: nothing.
     """
 
     def record(ts: TimeStep, turns: jax.Array, aux: Any, next_ts: TimeStep) -> dict[str, Any]:
@@ -102,6 +108,7 @@ def collect(
             "decision": event.decision,
             "left": jax.vmap(left_early)(ts, next_ts),
             "team": jax.vmap(lambda step: step.team_return)(next_ts),
+            "trace": None if trace is None else prefix_.logged(event),
         }
 
     note = partial(read, env) if coach else None
@@ -118,7 +125,12 @@ def collect(
     num_uids = late.shape[1]
     life = jnp.arange(uid.shape[1], dtype=jnp.int32)[None, :, None] * num_uids + jnp.maximum(uid, 0)
     total = late.reshape(-1) + jax.ops.segment_sum(paid.reshape(-1), life.reshape(-1), late.size)
-    returns = signal_of(signal, paid, uid, total[life], late.reshape(-1)[life])
+    returns, last = signal_of(signal, paid, uid, total[life], late.reshape(-1)[life]), None
+    if signal == "gae":
+        returns, last = settled(paid, uid, late.reshape(-1)[life], log["decides"])
+    traces = None
+    if trace is not None:
+        traces = prefix_.prefix_of(env, log["trace"], num_uids, fold=trace[0], rows=trace[1])
     return Experience(
         seen=log["seen"],
         legal=log["legal"],
@@ -131,6 +143,8 @@ def collect(
         group=group,
         facts=facts(log, batch.ts.info, batch.ticks, total.reshape(late.shape)[:, 0]) | told,
         forked=None if fork is None else _forked(fork, log["decides"]),
+        last=last,
+        prefix=traces,
     )
 
 
@@ -141,6 +155,7 @@ def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, la
     to_go   what its life is paid from this call on, late reward included
     call    what its life is paid in the tick of this call
     counterfactual  as life: it is where episodes part that differs, see `c3.forks`
+    gae     as call; what is paid between decisions is `settled`, and a critic's advantage takes its place
 
     Args:
       signal: one of these.
@@ -152,10 +167,29 @@ def signal_of(signal: str, paid: jax.Array, uid: jax.Array, total: jax.Array, la
     choose("signal", signal, SIGNALS)
     if signal in ("life", "counterfactual"):
         return total
-    if signal == "call":
+    if signal in ("call", "gae"):
         return paid
     other = jnp.concatenate([uid[1:] != uid[:-1], jnp.ones_like(uid[:1], bool)])
     return late + returns_to_go(paid, other, mask=uid >= 0)
+
+
+def settled(paid: jax.Array, uid: jax.Array, late: jax.Array, decides: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(what each life is paid from each of its decisions to before its next f32[T,B,N], its last decision bool[T,B,N]).
+
+    What falls due after the life has ended is its last decision's; what it was paid before its first is nobody's.
+    """
+
+    def back(after: tuple[jax.Array, ...], now: tuple[jax.Array, ...]) -> tuple[Any, Any]:
+        owner, due, goes_on = after
+        paid, uid, late, decides = now
+        same = uid == owner
+        due, goes_on = paid + jnp.where(same, due, late), goes_on & same
+        gets = jnp.where(decides, due, 0.0), decides & ~goes_on
+        return (uid, jnp.where(decides, 0.0, due), goes_on | decides), gets
+
+    nobody = jnp.full(uid.shape[1:], -2, uid.dtype)
+    start = nobody, jnp.zeros(uid.shape[1:], paid.dtype), nobody > 0
+    return jax.lax.scan(back, start, (paid, uid, late, decides), reverse=True)[1]
 
 
 def _forked(fork: Fork, decides: jax.Array) -> jax.Array:

@@ -16,9 +16,10 @@ from ddpomdp.coach import Coach
 from ddpomdp.env import Env
 from ddpomdp.params import Params
 from ddpomdp.pytree import pytree, replace
-from ddpomdp_baselines import advantages, losses
+from ddpomdp_baselines import advantages, critics, losses
 from ddpomdp_baselines.algorithms import Algorithm
 from ddpomdp_baselines.c3 import forks
+from ddpomdp_baselines.critics import Critic
 from ddpomdp_baselines.experience import Experience, collect, entries, group_keys, sum_over_decisions
 from ddpomdp_baselines.network import Network, View
 
@@ -62,16 +63,19 @@ class Learner:
     past: Any  # params of the last `lag` updates, oldest first: leading axis lag
     update: jax.Array  # int32[]
     skipped: jax.Array  # int32[]   updates in a row that were not finite and changed nothing
+    critic: Any = None  # weights and optimiser of the critic, where there is one
 
 
-def start(params: Any, sizes: Sizes) -> Learner:
-    """A learner before its first update."""
+def start(params: Any, sizes: Sizes, critic: Critic | None = None, seed: int = 0) -> Learner:
+    """A learner before its first update, with a fresh critic if it has one."""
+    judge: Any = None if critic is None else critic.init(seed)
     return Learner(
         params=params,
         optimiser=sizes.rule.init(params),
         past=jax.tree.map(lambda x: jnp.broadcast_to(x, (sizes.lag, *x.shape)), params),
         update=jnp.int32(0),
         skipped=jnp.int32(0),
+        critic=None if critic is None else (judge, critic.rule.init(judge)),
     )
 
 
@@ -86,6 +90,7 @@ class Update:
       sizes: static numbers.
       learns: roles whose decisions are learned from.
       coach: pays channel `process` after the episodes; None: nobody does.
+      critic: judges the steps that signal "gae" learns from, see `critic_of`.
     """
 
     env: Env
@@ -94,6 +99,7 @@ class Update:
     sizes: Sizes
     learns: tuple[str, ...]
     coach: Coach | None = None
+    critic: Critic | None = None
 
     def __call__(
         self, learner: Learner, key: jax.Array, anchor: Any, env_params: Params
@@ -112,6 +118,9 @@ class Update:
             learns = learns & data.forked
         if self.algorithm.kl_weight and self.algorithm.kl_where == "reward":
             data = self.penalised(data, learns, anchor)
+        critic, of_critic = learner.critic, {}
+        if self.critic is not None:
+            data, critic, of_critic = self.judge(critic, data, learns)
         advantage, weight, statistics = self.credit(data, learns)
 
         params, state, metrics = learner.params, learner.optimiser, {}
@@ -121,9 +130,11 @@ class Update:
             params = optax.apply_updates(params, change)
             if epoch == 0:
                 metrics = self.metrics(data, sums, gradient)
-        fine = jnp.all(jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, state))]))
+        fine = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((params, state, critic))]
+        fine = jnp.all(jnp.asarray(fine))
         keep = lambda new, old: jnp.where(fine, new, old)  # noqa: E731
-        params, state = jax.tree.map(keep, (params, state), (learner.params, learner.optimiser))
+        before = learner.params, learner.optimiser, learner.critic
+        params, state, critic = jax.tree.map(keep, (params, state, critic), before)
         past = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]])[1:], learner.past, learner.params)
         return (
             Learner(
@@ -132,8 +143,9 @@ class Update:
                 past=past,
                 update=learner.update + 1,
                 skipped=jnp.where(fine, 0, learner.skipped + 1),
+                critic=critic,
             ),
-            {**metrics, **statistics, "skipped": (~fine).astype(jnp.float32)},
+            {**metrics, **statistics, **of_critic, "skipped": (~fine).astype(jnp.float32)},
         )
 
     def play(self, learner: Learner, key: jax.Array, env_params: Params) -> Experience:
@@ -152,7 +164,33 @@ class Update:
             args = self.env, self.network, behaviour, *firsts, sizes.num_ticks, env_params, self.learns
             fork = forks(*args, members=sizes.group_size)
         args = self.env, self.network, behaviour, keys, luck, group, sizes.num_ticks, env_params
-        return collect(*args, signal=self.algorithm.signal, coach=self.coach, fork=fork)
+        reads = self.critic is not None and self.critic.reads == "prefix"
+        trace = (self.critic.fold, self.critic.rows) if self.critic is not None and reads else None
+        return collect(*args, signal=self.algorithm.signal, coach=self.coach, fork=fork, trace=trace)
+
+    def judge(
+        self, critic: tuple[Any, Any], data: Experience, learns: jax.Array
+    ) -> tuple[Experience, tuple[Any, Any], dict[str, jax.Array]]:
+        """(the experience with the advantage of each step, the critic after its own steps, facts about it).
+
+        Values are those of the critic before, which has not seen these episodes.
+        """
+        judge, sizes = self.critic, self.sizes
+        assert judge is not None
+        value, paid = judge.values(critic[0], data, learns, sizes.chunk), critics.to_go(data, learns)
+        judged, target = critics.judged(data, value, learns, self.algorithm.decay)
+
+        def step(now: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], jax.Array]:
+            params, state, loss = judge.step(*now, data, learns, target, sizes.chunk)
+            return (params, state), loss
+
+        after, loss = jax.lax.scan(step, critic, None, length=self.algorithm.critic_steps)
+        told = {
+            "value_loss": loss[0],
+            "value_explained": critics.explained(value, paid, data.decides & learns),
+            "rows_dropped": jnp.float32(0) if data.prefix is None else jnp.mean(data.prefix.dropped),
+        }
+        return judged, after, told
 
     def penalised(self, data: Experience, learns: jax.Array, anchor: Any) -> Experience:
         """The experience with the divergence from the anchor, summed over a call's tokens, taken off its value."""
@@ -254,6 +292,14 @@ class Update:
             "kl_behaviour": per_token("kl_behaviour"),
             "gradient_norm": norm(gradient),
         }
+
+
+def critic_of(env: Env, algorithm: Algorithm, width: int) -> Critic | None:
+    """The critic that a row of the table asks for."""
+    if algorithm.critic == "none":
+        return None
+    rule = algorithm
+    return Critic(env, width, rule.critic, rule.fold, rule.rows, rule.critic_rate)
 
 
 def norm(tree: Any) -> jax.Array:

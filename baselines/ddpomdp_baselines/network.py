@@ -76,12 +76,10 @@ class Net(nnx.Module):
         """Fresh weights: the last layers start small, so that a fresh policy is close to uniform over legal tokens."""
         spec, harness = env.spec, env.harness
         self.num_tools, self.vocabulary = len(spec.tools), spec.vocabulary
-        inputs = len(spec.self_features) + spec.observed_claims * (1 + len(spec.claim_features))
-        inputs += self.num_tools + len(ResultCode)
         heads = 1 + spec.num_args
         small = nnx.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
         linear = lambda size_in, size_out, **k: nnx.Linear(size_in, size_out, rngs=rngs, **k)  # noqa: E731
-        self.read = linear(inputs, width)
+        self.read = linear(flat_size(env), width)
         self.think = linear(width, width)
         self.query = linear(width, width, use_bias=False)
         self.child = linear(len(spec.roster_features), width)
@@ -103,12 +101,7 @@ class Net(nnx.Module):
 
     def mind(self, seen: View) -> tuple[jax.Array, jax.Array]:
         """(f32[E,D] what each entry makes of its view, f32[P,R,D] the parents' children)."""
-        there = jnp.any(seen.claims != 0, axis=-1, keepdims=True).astype(jnp.float32)
-        claims = jnp.concatenate([there, squash(seen.claims)], axis=-1)
-        tool = jax.nn.one_hot(seen.last_result[:, 0].astype(jnp.int32), self.num_tools)
-        code = jax.nn.one_hot(seen.last_result[:, 1].astype(jnp.int32), len(ResultCode))
-        flat = claims.reshape(claims.shape[0], -1)
-        hidden = nnx.relu(self.read(jnp.concatenate([squash(seen.self), flat, tool, code], axis=-1)))
+        hidden = nnx.relu(self.read(flat_view(seen, self.num_tools)))
         hidden = nnx.relu(self.think(hidden))
         if not seen.at.shape[0]:
             return hidden, jnp.zeros((0, 1, hidden.shape[-1]))
@@ -153,6 +146,22 @@ class Net(nnx.Module):
         others = jax.nn.log_softmax(jnp.where(legal & ~stops, logits, MASKED), axis=-1)
         both = legal[:, STOP : STOP + 1] & jnp.any(legal & ~stops, axis=-1, keepdims=True)
         return jnp.where(both, jnp.where(stops, hazard, others), logits)
+
+
+def flat_size(env: Env) -> int:
+    """Size of what `flat_view` gives."""
+    spec = env.spec
+    claims = spec.observed_claims * (1 + len(spec.claim_features))
+    return len(spec.self_features) + claims + len(spec.tools) + len(ResultCode)
+
+
+def flat_view(seen: View, num_tools: int) -> jax.Array:
+    """f32[E,.]: an agent's own features, its newest claims, the tool and the result of its last call."""
+    there = jnp.any(seen.claims != 0, axis=-1, keepdims=True).astype(jnp.float32)
+    claims = jnp.concatenate([there, squash(seen.claims)], axis=-1)
+    tool = jax.nn.one_hot(seen.last_result[:, 0].astype(jnp.int32), num_tools)
+    code = jax.nn.one_hot(seen.last_result[:, 1].astype(jnp.int32), len(ResultCode))
+    return jnp.concatenate([squash(seen.self), claims.reshape(claims.shape[0], -1), tool, code], axis=-1)
 
 
 def pointers(harness: Harness) -> dict[tuple[int, int], int]:

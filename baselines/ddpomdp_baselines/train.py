@@ -34,7 +34,7 @@ from ddpomdp_baselines import algorithms, checkpoints, weights
 from ddpomdp_baselines.algorithms import Algorithm
 from ddpomdp_baselines.curves import Curves
 from ddpomdp_baselines.evaluate import evaluate, means
-from ddpomdp_baselines.learner import Learner, Sizes, Update, start
+from ddpomdp_baselines.learner import Learner, Sizes, Update, critic_of, start
 from ddpomdp_baselines.network import STOP_HEADS, Network
 from ddpomdp_baselines.schedules import scheduled
 from ddpomdp_baselines.shipped import base
@@ -236,8 +236,10 @@ def planned(
         options=_plain(vars(options) | {"learns": learns}),
         row=_plain(vars(row)),
     )
-    learners = jax.vmap(lambda params: start(params, sizes))(params)
-    update = Update(env, network, row, sizes, tuple(learns), coach)
+    critic = critic_of(env, row, network.width)
+    each = [start(jax.tree.map(lambda x, i=i: x[i], params), sizes, critic, seed) for i, seed in enumerate(seeds)]
+    learners = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    update = Update(env, network, row, sizes, tuple(learns), coach, critic)
     return Plan(options, update, learners, seeds, updates, config)
 
 
@@ -357,7 +359,8 @@ def _one(plan: Plan, state: dict[str, Any], update: int, logs: list[Curves]) -> 
 
 
 def memory_bytes(update: Update, seeds: int) -> dict[str, int]:
-    """What an update will need, before anything is compiled: episodes, statistics of entries, one chunk's gradient.
+    """What an update will need, before anything is compiled: episodes, statistics of entries, one chunk's gradient, a
+    critic's memory of the traces.
 
     Shapes of the first are exact. The others are counts of arrays of the largest shapes; docs/performance.md has peaks.
     """
@@ -366,16 +369,18 @@ def memory_bytes(update: Update, seeds: int) -> dict[str, int]:
     per_parent = 4 * 4 * width * (spec.num_subtasks + spec.roster)
     at_once = 1 if jax.default_backend() == "cpu" else seeds
     entries = sizes.groups * sizes.group_size * sizes.num_ticks * spec.capacity
+    rows = update.critic.rows if update.critic is not None and update.critic.reads == "prefix" else 0
     return {
         "episodes": at_once * _bytes_of_episodes(update),
         "statistics": at_once * 4 * 12 * entries,
         "chunk": at_once * (sizes.chunk * per_decision + max(sizes.chunk // 8, 1) * per_parent),
+        "traces": at_once * 4 * 16 * width * sizes.groups * sizes.group_size * rows,
     }
 
 
 @cache
 def _bytes_of_episodes(update: Update) -> int:
-    learner = jax.eval_shape(lambda: start(update.network.init(update.env), update.sizes))
+    learner = jax.eval_shape(lambda: start(update.network.init(update.env), update.sizes, update.critic))
     data = jax.eval_shape(update.play, learner, jax.random.key(0), update.env.params)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(data))
 

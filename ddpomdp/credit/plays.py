@@ -109,6 +109,11 @@ def player(env: Env, policy: Any, params: Any, env_params: Params | None = None)
     return Player(env, policy, params, env.params if env_params is None else env_params)
 
 
+def away(env: Env) -> np.ndarray:
+    """int32[1+A]: what an absent life says as soon as it may: what is new to it, nothing at first, at least detail."""
+    return env.harness.turn("return", claims="new")
+
+
 class Moment(NamedTuple):
     """Episodes at a moment, [B] each."""
 
@@ -210,7 +215,7 @@ def _play_on(
     names: jax.Array,
 ) -> PlayedOn:
     num_ticks, num_slots = env.spec.max_ticks, env.spec.capacity
-    empty = jnp.asarray(env.harness.turn("return", claims="new", detail="summary"))
+    empty = jnp.asarray(away(env))
     noise = jax.vmap(lambda key: jax.random.fold_in(key, 2))(luck)
 
     def one(t, luck, noise, slot, turn, muted, state, ts, memory):

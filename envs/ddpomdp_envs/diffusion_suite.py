@@ -129,7 +129,7 @@ def analyse(rows: list[Row]) -> dict[str, Any]:
             points.append({"size": size, "x": float(size) if grows == "team" else point["calls"], **point})
         found = slopes.verdict([(p["x"], p["d"] or 0.0, _error(p)) for p in points])
         numerator = slopes.fit(
-            [(p["x"], p["delta"], slopes.log_error(p["delta"], p["delta_stderr"])) for p in points if _resolved(p)]
+            [(p["x"], p["delta"], slopes.log_error(p["delta"], p["delta_stderr"])) for p in points if resolved(p)]
         )
         denominator = slopes.fit(
             [(p["x"], p["sigma"], slopes.log_error(p["sigma"], p["sigma_stderr"])) for p in points if p["sigma"] > 0]
@@ -154,7 +154,8 @@ def _error(point: Mapping[str, Any]) -> float:
     return math.inf if point["log_error"] is None else point["log_error"]
 
 
-def _resolved(point: Mapping[str, Any]) -> bool:
+def resolved(point: Mapping[str, Any]) -> bool:
+    """Whether a point of a series counts: its effect is positive, and known well enough."""
     return point["delta"] > 0 and _error(point) <= slopes.RESOLVED
 
 
@@ -257,7 +258,7 @@ def figure(series: list[dict[str, Any]]) -> Curve:
     lines: dict[str, list[tuple[float, ...]]] = {}
     for line in series:
         lines[line["estimator"]] = [
-            (p["x"], p["rho"], p["rho_low"], p["rho_high"]) for p in line["points"] if _resolved(p)
+            (p["x"], p["rho"], p["rho_low"], p["rho_high"]) for p in line["points"] if resolved(p)
         ]
     known = [
         (p["x"], p["exact_rho"])

@@ -53,7 +53,7 @@ STRUCTURES: dict[str, Structure] = {
     "additive": Structure(
         "Additive-v0",
         "trace",
-        _levels((8, 64), (512,), (4_096,)),
+        _levels((8, 64, 512), (), (4_096,)),
         lambda size: {"num_subtasks": size},
         _TEAM,
         "more subtasks; contributions independent, every one counts, base success 1/2 at all sizes",
@@ -62,8 +62,8 @@ STRUCTURES: dict[str, Structure] = {
     "additive, deeper subtasks": Structure(
         "Additive-v0",
         "trace",
-        _levels((8,), (64, 512, 4_096)),
-        lambda size: {"num_subtasks": 8, "decisions": size // 8},
+        _levels((8, 64, 512), (4_096,)),
+        lambda size: {"num_subtasks": 8} | ({"decisions": size // 8} if size > 8 else {}),
         _TEAM,
         "8 subtasks, each decided by more and more calls alike",
         "−1: the effect of one call shrinks as 1/T, the spread stays",
@@ -71,8 +71,8 @@ STRUCTURES: dict[str, Structure] = {
     "additive, irrelevant decisions": Structure(
         "Additive-v0",
         "trace",
-        _levels((8,), (64, 512, 4_096)),
-        lambda size: {"num_subtasks": 8, "irrelevant": size // 8 - 1},
+        _levels((8, 64, 512), (4_096,)),
+        lambda size: {"num_subtasks": 8} | ({"irrelevant": size // 8 - 1} if size > 8 else {}),
         _TEAM,
         "8 decisions that count, more and more that count nothing and add no noise; one that counts is looked at",
         "0",
@@ -81,7 +81,7 @@ STRUCTURES: dict[str, Structure] = {
     "additive, wider team": Structure(
         "Additive-v0",
         "team",
-        _levels((), (2, 8, 64, 300)),
+        _levels((2, 8, 64), (300,)),
         lambda size: {"num_subtasks": 512, "agents": size},
         _TEAM,
         "512 subtasks in all, spread over more and more workers: equal total work",
@@ -90,7 +90,7 @@ STRUCTURES: dict[str, Structure] = {
     "majority": Structure(
         "Majority-v0",
         "trace",
-        _levels((8, 32), (16, 64), (512,)),
+        _levels((8, 16, 32), (64,), (512,)),
         lambda size: {"num_subtasks": size},
         _TEAM,
         "a binary outcome whose threshold is the median; base success 1/2 at all sizes",
@@ -99,7 +99,7 @@ STRUCTURES: dict[str, Structure] = {
     "majority, off centre": Structure(
         "Majority-v0",
         "trace",
-        _levels((8,), (16, 32)),
+        _levels((8, 16, 32), (64,)),
         lambda size: {"num_subtasks": size},
         _TEAM,
         "a binary outcome whose threshold, 3/4, is a fixed share away from the mean; base success falls with T",
@@ -109,7 +109,7 @@ STRUCTURES: dict[str, Structure] = {
     "chain": Structure(
         "Chain-v0",
         "trace",
-        _levels((8, 32), (16, 64)),
+        _levels((8, 16, 32), (64,)),
         lambda size: {"num_subtasks": size},
         _TEAM,
         "all must be right; chances rise with T so that base success stays 1/2",
@@ -118,7 +118,7 @@ STRUCTURES: dict[str, Structure] = {
     "chain, fixed chances": Structure(
         "Chain-v0",
         "trace",
-        _levels((8,), (16, 32)),
+        _levels((8, 16, 32), (64,)),
         lambda size: {"num_subtasks": size},
         _TEAM,
         "all must be right at chances 0.7 and 0.95, so base success vanishes with T",
@@ -128,7 +128,7 @@ STRUCTURES: dict[str, Structure] = {
     "Search-v0, more rows": Structure(
         "Search-v0",
         "trace",
-        _levels((), (6, 24), (96,)),
+        _levels((6, 24), (), (96,)),
         lambda size: {"preset": "tiny", "num_subtasks": size, "max_ticks": 32 + 2 * size, **_FREE},
         ("swarm", {"n": 3}),
         "3 searchers, more rows; a call is weighed against any other legal turn",
@@ -139,7 +139,7 @@ STRUCTURES: dict[str, Structure] = {
     "Math-v0, more problems": Structure(
         "Math-v0",
         "trace",
-        _levels((), (1, 4), (16,)),
+        _levels((1, 4), (), (16,)),
         lambda size: {"num_subtasks": size, "capacity": 4, "roster": 4, "max_ticks": 64 + 16 * size, **_FREE},
         ("team", {"samples": 2}),
         "the crew of three, more problems; a call is weighed against any other legal turn",
@@ -150,7 +150,7 @@ STRUCTURES: dict[str, Structure] = {
     "DataScience-v0, more tasks": Structure(
         "DataScience-v0",
         "trace",
-        _levels((), (1, 4), (8,)),
+        _levels((1, 4), (), (8,)),
         lambda size: {"num_subtasks": size, "capacity": 4, "max_ticks": 64 + 32 * size, **_FREE},
         ("chain", {}),
         "the crew of three, more tasks; a call is weighed against any other legal turn",
