@@ -1,7 +1,7 @@
 """How test processes compile.
 
-Most of the time of a test run is compiling programs that then run for milliseconds. So they are compiled in a quarter of
-the time, without the fusions and optimisations that users get, and what is compiled once is there for other workers,
+Most of the time of a test run is compiling programs that then run for milliseconds. So they are compiled in a quarter
+of the time, without the fusions and optimisations that users get, and what is compiled once is there for other workers,
 subprocesses and runs. The slow tests (`make test-slow`) compile as users do. Both must give the same whole numbers.
 """
 
