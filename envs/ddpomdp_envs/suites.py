@@ -5,7 +5,7 @@ from typing import Any
 
 from ddpomdp.bench import Cell, Output, Section, Suite
 from ddpomdp.bench.suite import Row
-from ddpomdp.options import choose
+from ddpomdp.options import choose, whole
 from ddpomdp_envs import datascience_suites, math_suites, search_suites
 
 # Each task's numbers, cells and tables: what they are called in the results, and where they stand.
@@ -18,6 +18,7 @@ TASKS: dict[str, tuple[str, Any]] = {
 
 def calibration_cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """The setting of each published number under each seed, task by task."""
+    whole("episodes", options["episodes"], 1, 100_000)
     for name in options["envs"]:
         choose("envs", name, TASKS)
         yield from TASKS[name][1].cells(options)
