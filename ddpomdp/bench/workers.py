@@ -12,6 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 
 from ddpomdp.bench.results import measured
+from ddpomdp.bench.room import make_room
 from ddpomdp.bench.store import rows_of
 from ddpomdp.bench.suite import Cell, Output, Suite
 from ddpomdp.options import UsageError
@@ -31,6 +32,7 @@ class Failure:
 def attempt(suite: Suite, cell: Cell) -> Output | Failure:
     """Run one cell; whatever it raises becomes a `Failure`."""
     metrics = [metric.key for metric in suite.metrics] if measured(cell.settings, suite.group_by) else []
+    make_room()
     try:
         return rows_of(cell, suite.run(cell), metrics)
     except Exception as error:
