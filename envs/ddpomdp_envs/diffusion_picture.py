@@ -1,6 +1,6 @@
-"""The picture of runs of the suite `diffusion`: rho against size, one panel per structure.
+"""The picture of runs of the suite `diffusion`: rho against size, one panel per structure, from the first run that has it.
 
-python -m ddpomdp_envs.diffusion_picture results/diffusion results/diffusion-binary docs/img/diffusion.png
+python -m ddpomdp_envs.diffusion_picture results/diffusion results/diffusion-small docs/img/diffusion.png
 """
 
 import argparse
@@ -77,7 +77,10 @@ def main() -> None:
     arguments.add_argument("out", type=Path, help="image to write")
     given = arguments.parse_args()
     results = [json.loads((run / "results.json").read_text("utf-8")) for run in given.runs]
-    series = [line for each in results for line in each["analysis"]["series"]]
+    series: list[dict[str, Any]] = []
+    for each in results:
+        there = {line["structure"] for line in series}
+        series += [line for line in each["analysis"]["series"] if line["structure"] not in there]
     there = {line["structure"] for line in series}
     draw(series, [name for name in STRUCTURES if name in there]).savefig(given.out, dpi=110)
 
