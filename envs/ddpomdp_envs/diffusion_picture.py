@@ -1,4 +1,4 @@
-"""The picture of runs of the suite `diffusion`: rho against size, a panel per structure, from the first run that has it.
+"""The picture of runs of the suite `diffusion`: rho against size, each structure from the first run that has it.
 
 python -m ddpomdp_envs.diffusion_picture results/diffusion results/diffusion-small docs/img/diffusion.png
 """
