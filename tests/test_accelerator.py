@@ -2,12 +2,14 @@
 
 import jax
 import numpy as np
+import pytest
 
 import ddpomdp
 from ddpomdp.bench.cases import Unstopping
 from ddpomdp_baselines import accelerator
 
 
+@pytest.mark.slow  # a CPU drops the fences of accelerators and compiles long
 def test_an_accelerators_program_plays_the_same_episodes(monkeypatch):
     def digests():
         env = ddpomdp.make("Search-v0", preset="tiny")
