@@ -198,7 +198,7 @@ def test_updates_past_256_are_told_by_all_parts(tmp_path):
     assert found(save(tmp_path / "run", 256, 263)) == 263  # bfloat16 alone would make 264 of it
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(300, marks=pytest.mark.slow)])
 def test_kills_at_random_moments(tmp_path, kills):
     folders = [tmp_path / "a", tmp_path / "b"]
     with ThreadPoolExecutor(2) as two:
