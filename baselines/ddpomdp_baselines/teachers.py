@@ -105,7 +105,6 @@ TEACHERS: dict[str, Teacher] = {
             "look": ((False, 0.9), (True, 0.1)),
             "tune": ((0, 0.2), (1, 0.5), (2, 0.15), (3, 0.15)),
         },
-        # A run at the usual 1e-3 rose faster and then fell.
         training={"learning_rate": 3e-4},
     ),
 }

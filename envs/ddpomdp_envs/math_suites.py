@@ -15,6 +15,7 @@ from ddpomdp.bench import Cell, Output, Section, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp_envs import math_halves
+from ddpomdp_envs.tables import signed
 
 ENV, PRESET = "Math-v0", "calibration"
 SHAPE_OF = "r1-7b"  # the environment that is compiled; other models lend it their numbers
@@ -272,7 +273,6 @@ def by_tenth(rows: list[Row], part: str, whole: str) -> list[tuple[float | None,
 def sections(result: Mapping[str, Any]) -> Iterable[Section]:
     """The tables of the card."""
     show = lambda x, digits=3: "–" if x is None else f"{x:.{digits}f}".replace("-", "−")  # noqa: E731
-    signed = lambda x, digits=3: f"{x:+.{digits}f}".replace("-", "−")  # noqa: E731
     verdict = lambda within: "within" if within else "not within"  # noqa: E731
     votes = tuple(
         (

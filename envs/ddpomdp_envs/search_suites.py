@@ -210,20 +210,18 @@ def _width(rows: list[Row]) -> dict[str, Any]:
     of = lambda label: by_seed(rows, "quality", model="weak", policy=label)  # noqa: E731
     curve = [{"width": n, "ours": summarise(of(f"swarm-{n}-standard"))} for n in WIDTHS]
     early = [{"width": n, "ours": summarise(of(f"swarm-{n}-as-they-come"))} for n in EARLY]
-    known = [line for line in curve if line["ours"]["mean"] is not None]
-    if len(known) < len(WIDTHS):
-        return {"curve": known, "early": [line for line in early if line["ours"]["mean"] is not None]}
-    peak = max(known, key=lambda line: line["ours"]["mean"])["width"]
+    found = {
+        "curve": [line for line in curve if line["ours"]["mean"] is not None],
+        "early": [line for line in early if line["ours"]["mean"] is not None],
+    }
+    if len(found["curve"]) < len(WIDTHS):
+        return found
+    peak = max(curve, key=lambda line: line["ours"]["mean"])["width"]
     above = {n: difference(of(f"swarm-{peak}-standard"), of(f"swarm-{n}-standard")) for n in (WIDTHS[0], WIDTHS[-1])}
     errors = {n: _standard_errors(gain) for n, gain in above.items()}
     within = PEAK[0] <= peak <= PEAK[1] and all(error is not None and error > 2 for error in errors.values())
-    return {
-        "curve": known,
-        "early": [line for line in early if line["ours"]["mean"] is not None],
-        "peak": peak,
-        "above": [{"width": n, "gain": gain, "standard_errors": errors[n]} for n, gain in above.items()],
-        "within": within,
-    }
+    margins = [{"width": n, "gain": gain, "standard_errors": errors[n]} for n, gain in above.items()]
+    return found | {"peak": peak, "above": margins, "within": within}
 
 
 def _standard_errors(gain: Mapping[str, Any]) -> float | None:

@@ -29,6 +29,6 @@ def interval(summary: Mapping[str, Any], scale: float = 1.0, digits: int = 3) ->
     return f"{scale * summary['low']:.{digits}f} to {scale * summary['high']:.{digits}f}".replace("-", "−")
 
 
-def signed(x: float, digits: int) -> str:
+def signed(x: float, digits: int = 3) -> str:
     """A number with its sign."""
     return f"{x:+.{digits}f}".replace("-", "−")
