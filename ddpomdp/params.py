@@ -31,6 +31,19 @@ def lognormal_table(sigma: float, *, median: float | None = None, mean: float | 
     return np.exp(mu + sigma * np.asarray(quantiles))
 
 
+def confidence_table(bias: float, skill: float) -> jax.Array:
+    """int32[2,1024] in 2**-16: confidences stated with wrong and with right answers, by ten random bits.
+
+    Quantiles of sigmoid(bias + skill * right + standard normal), each moved to the nearest of the 64ths that both rows
+    have: whoever knows the tables by heart reads odds off a confidence, never the truth (decision note 0031).
+    """
+    normal = np.log(lognormal_table(1.0, median=1.0))
+    stated = 1.0 / (1.0 + np.exp(-(bias + skill * np.arange(2)[:, None] + normal)))
+    shared = np.intersect1d(*np.rint(64 * stated))
+    nearest = np.abs(64 * stated[..., None] - shared).argmin(-1)
+    return jnp.asarray(shared[nearest] * 2**10, jnp.int32)
+
+
 @pytree
 class Service:
     """How long calls take. Sources: LLMPerf raw requests (2024-01) and search-API glossaries (2026)."""

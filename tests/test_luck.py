@@ -9,6 +9,7 @@ from jax.extend.random import threefry_2x32
 from play import Run, differing
 
 from ddpomdp.luck import ROOT_LINEAGE, Purpose, child_lineage, draw, key_words, life_key, noise_keys, threefry, unit
+from ddpomdp.params import confidence_table
 from ddpomdp.pytree import replace
 from ddpomdp.testing.slots import poisoned
 
@@ -214,3 +215,14 @@ def test_without_spawning_results_equal_a_fixed_team():
                 break
         answered += one.info("quality") > 0
     assert finished == 40 and answered > 5
+
+
+# Confidences --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bias", "skill"), [(0.4, 0.8), (2.0, 0.5), (2.0, 0.8), (0.6, 0.8)])
+def test_a_confidence_alone_never_tells_right_from_wrong(bias, skill):
+    wrong, right = np.asarray(confidence_table(bias, skill))
+    assert set(wrong) == set(right) and len(set(wrong)) > 30 and wrong.max() <= 2**16
+    middle = [1 / (1 + np.exp(-(bias + skill * side))) for side in (0, 1)]
+    np.testing.assert_allclose([np.median(wrong) / 2**16, np.median(right) / 2**16], middle, atol=1 / 64)

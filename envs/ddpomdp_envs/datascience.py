@@ -22,7 +22,7 @@ from ddpomdp.claims import RECORDED, VERDICT, Log, NewClaims
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Legal, Tool
 from ddpomdp.luck import Purpose
-from ddpomdp.params import lognormal_table
+from ddpomdp.params import confidence_table, lognormal_table
 from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.task import Effort, Worked, Working
 from ddpomdp_envs.math import pass_rates
@@ -253,7 +253,7 @@ def science_params(
         load=f32(load),
         fill=f32(0.5 / context_limit),
         calm=f32(0.2 * context_limit),
-        confidence=ints(2**16 * sigmoid(0.6 + 0.8 * np.arange(2)[:, None] + normal)),
+        confidence=confidence_table(0.6, 0.8),
         stretch=ints(1024 * lognormal_table(0.63, mean=1.0)),
         tool_ms=ints(1000 * np.asarray(TOOL_S)),
         tokens=ints(np.asarray(TOKENS)),

@@ -43,7 +43,7 @@ from ddpomdp_envs.datascience import (
     work_rule,
 )
 
-ID, VERSION = "DataScience-v0", "0.1.0"
+ID, VERSION = "DataScience-v0", "0.2.0"
 TOPOLOGIES = ("single", "swarm", "planner_executor_critic", "centralized", "managed")
 CHAIN_CAP, SINGLE_CAP = 4, 12  # task calls per hand-out
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64)

@@ -22,7 +22,7 @@ from ddpomdp.claims import ACCEPT, RECORDED, VERDICT, Log, NewClaims
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
-from ddpomdp.params import TABLE, lognormal_table
+from ddpomdp.params import TABLE, confidence_table, lognormal_table
 from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.task import Effort, Worked, Working
 
@@ -211,8 +211,6 @@ def math_params(
     p = MODELS[model]
     logit = pass_rates(p.mean, p.spread)
     sigmoid = lambda x: 1.0 / (1.0 + np.exp(-np.clip(x, -80, 80)))  # noqa: E731
-    normal = np.log(lognormal_table(1.0, median=1.0))
-    confidence = sigmoid(p.confidence + 0.8 * np.arange(2)[:, None] + normal[None, :])
     caps = [max(SHORTEST_CAP, p.cap >> shift) for shift in EFFORT_SHIFTS]
     caps = [min(length_cap or cap, cap) for cap in caps]
     if flat_tokens:  # length means nothing then: no sample is cut
@@ -230,7 +228,7 @@ def math_params(
         stretch=jnp.asarray(np.rint(1024 * lognormal_table(0.5, mean=1.0)), jnp.int32),
         cap=jnp.asarray(caps, jnp.int32),
         flat_tokens=jnp.int32(flat_tokens),
-        confidence=jnp.asarray(np.rint(confidence * 2**16), jnp.int32),
+        confidence=confidence_table(p.confidence, 0.8),
         copy=f32([1 - (1 - c) ** known for c in (0.15, 0.30)]),
         anchor=f32(0.3),
         computable=f32(0.7),

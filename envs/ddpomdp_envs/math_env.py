@@ -32,7 +32,7 @@ from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import CREW, topology
 from ddpomdp_envs.math import CHECKED, MODELS, ROLES, RULES, VERIFIERS, Math, math_params
 
-ID, VERSION = "Math-v0", "0.1.0"
+ID, VERSION = "Math-v0", "0.2.0"
 TOPOLOGIES = ("single", "swarm", "planner_executor_critic", "centralized", "debate", "managed", "independent")
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 

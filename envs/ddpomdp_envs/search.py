@@ -18,7 +18,7 @@ from ddpomdp.claims import Facts, Log, NewClaims, Votes
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
-from ddpomdp.params import lognormal_table
+from ddpomdp.params import confidence_table, lognormal_table
 from ddpomdp.pytree import once, pytree, replace, where_needed
 from ddpomdp.task import Worked, Working
 
@@ -218,9 +218,6 @@ def search_params(
     turns = np.arange(MAX_TURNS)
     x = turns / p["context_turns"]
     q = p["q0"] * np.exp(-x * np.sqrt(x))
-    bias, skill = p["confidence"]
-    normal = np.log(lognormal_table(1.0, median=1.0))
-    confidence = 1.0 / (1.0 + np.exp(-(bias + skill * np.arange(2)[:, None] + normal[None, :])))
     logit = lambda value: np.log(value / (1 - value))  # noqa: E731
     accept = [1 / (1 + np.exp(-(1.65 + 0.81 * logit(value)))) for value in (p["q0"], 0.1 * p["q0"])]
     return SearchParams(
@@ -237,7 +234,7 @@ def search_params(
         unanswerable=jnp.float32(unanswerable),
         poison=jnp.float32(poison),
         poison_hit=jnp.float32(0.5),
-        confidence=jnp.asarray(np.rint(confidence * 2**16), jnp.int32),
+        confidence=confidence_table(*p["confidence"]),
         garble=jnp.float32(0.05),
         understood=jnp.asarray(p["understood"], jnp.float32),
         copies=jnp.asarray(p["copies"], jnp.float32),

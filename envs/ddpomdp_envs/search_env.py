@@ -23,7 +23,7 @@ from ddpomdp.timestep import TimeStep
 from ddpomdp.topology import topology
 from ddpomdp_envs.search import CHECKED, MODELS, RULES, Search, search_params
 
-ID, VERSION = "Search-v0", "0.2.0"
+ID, VERSION = "Search-v0", "0.3.0"
 LONG_COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 LONG_CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, EVEN)
 
