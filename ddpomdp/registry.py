@@ -1,6 +1,7 @@
 """Environments and policies by name, found through entry points and loaded at use."""
 
 import inspect
+from functools import cache
 from typing import Any
 
 from ddpomdp import plugins
@@ -23,6 +24,12 @@ def make(env_id: str, **options: Any) -> Any:
       ValueError: unknown id, option or value, with close matches and what is allowed.
     """
     return plugins.load(ENVS, env_id, "environment")(**options)
+
+
+@cache
+def made(env_id: str, **options: Any) -> Any:
+    """As `make`, the same object each time, so that whoever plays it shares its compilations; options hashable."""
+    return make(env_id, **options)
 
 
 def policy_names(env_id: str) -> list[str]:

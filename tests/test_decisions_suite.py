@@ -6,14 +6,15 @@ import pytest
 import ddpomdp
 from ddpomdp.bench.workers import require_portable
 from ddpomdp.options import UsageError
-from ddpomdp_envs.decisions_suite import CORNERS, KINDS, SWEEPS, chosen, decisions, make_env
+from ddpomdp.registry import made
+from ddpomdp_envs.decisions_suite import CORNERS, KINDS, SWEEPS, chosen, decisions
 
 SUITE = decisions()
 
 
 def test_every_value_is_an_option_of_its_policy():
     for sweep in SWEEPS:
-        env = make_env(sweep.env, "small", tuple(sweep.where.items()))
+        env = made(sweep.env, preset="small", **sweep.where)
         for value in sweep.values:
             ddpomdp.policy(sweep.policy, env, **sweep.options(value))
     tasks = ("Search-v0", "Math-v0", "DataScience-v0")

@@ -18,7 +18,8 @@ from ddpomdp.bench import QUALITY, TOKENS, WALL_S, Cell, Curve, Metric, Output, 
 from ddpomdp.bench.stats import difference, t_975
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import choose, whole
-from ddpomdp_envs.lineup import BRIEFS, LINEUPS, WIDTHS, cell, make_env, policy_cell, policy_of
+from ddpomdp.registry import made
+from ddpomdp_envs.lineup import BRIEFS, LINEUPS, WIDTHS, cell, policy_cell, policy_of
 from ddpomdp_envs.lineup import run as run_policy
 from ddpomdp_envs.search_env import ID as ENV
 from ddpomdp_envs.tables import by_seed, interval, ratio
@@ -34,7 +35,7 @@ def _training_cell(preset: str, model: str, algorithm: str, seed: int, **setting
     choose("algorithm", algorithm, algorithms.names())
     whole("updates", settings["updates"], 1, 10**6)
     settings = {"algorithm": algorithm, **settings}
-    return cell(make_env(ENV, preset, model), preset, model, f"train-{algorithm}", seed, settings)
+    return cell(made(ENV, preset=preset, model=model), preset, model, f"train-{algorithm}", seed, settings)
 
 
 def _trained(cell: Cell) -> Any:
@@ -253,8 +254,8 @@ def learning_run(cell: Cell) -> Output:
     from ddpomdp_baselines.evaluate import evaluate
 
     setting = cell.settings
-    env = make_env(ENV, setting["preset"], MODELS[0])
-    numbers = make_env(ENV, setting["preset"], setting["model"]).params
+    env = made(ENV, preset=setting["preset"], model=MODELS[0])
+    numbers = made(ENV, preset=setting["preset"], model=setting["model"]).params
     totals: dict[str, Any] = {}
     if "algorithm" in setting:
         began = time.perf_counter()

@@ -6,12 +6,12 @@ numbers too, so all cells are one compiled program.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
 from ddpomdp.bench import Cell, Output, Section, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
+from ddpomdp.registry import made
 from ddpomdp_envs.datascience import MODELS
 
 ENV, PRESET = "DataScience-v0", "calibration"
@@ -53,19 +53,16 @@ METRICS = (
 SECONDS = (("gpt-4", 77), ("gpt-4o", 104), ("gpt-4o-mini", 27), ("gpt-3.5", 27))
 
 
-@cache
-def make_env(model: str, cap: int = CAP) -> Any:
-    """The same object for the same options, so that its cells share their compilations."""
-    import ddpomdp
-
-    return ddpomdp.make(ENV, preset=PRESET, model=model, turn_cap=cap)
+def place(model: str, cap: int = CAP) -> Any:
+    """The environment in which a model plays under a cap of turns."""
+    return made(ENV, preset=PRESET, model=model, turn_cap=cap)
 
 
 def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """Each model at the published cap, and the untrained one at every cap, under each seed."""
     settings = [(success.model, CAP) for success in SUCCESSES] + [(SHAPE_OF, cap) for cap in CAPS if cap != CAP]
     for model, cap in settings:
-        env = make_env(model, cap)
+        env = place(model, cap)
         for seed in options["seeds"]:
             setting = {"env": ENV, "preset": PRESET, "model": model, "policy": f"chain-cap-{cap}", "cap": cap}
             provenance = {f"{ENV} version": env.version, f"{ENV} {PRESET} {cap} harness": env.harness.digest}
@@ -81,8 +78,8 @@ def run(cell: Cell) -> Output:
     from ddpomdp.bench import episode
 
     setting = cell.settings
-    env = make_env(SHAPE_OF)
-    numbers = make_env(setting["model"], setting["cap"]).params
+    env = place(SHAPE_OF)
+    numbers = place(setting["model"], setting["cap"]).params
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
     policy = ddpomdp.policy("chain", env, tune=MODELS[setting["model"]].tunes)
     return Output(episode.rows(episode.play(env, policy, policy.init(env), keys, numbers, env.spec.max_ticks)))

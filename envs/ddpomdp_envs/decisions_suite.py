@@ -8,13 +8,13 @@ so that choosing does not flatter them. Episode e of seed s meets the same task 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from ddpomdp.bench import Cell, Curve, Metric, Output, Section, Suite, Table
 from ddpomdp.bench.stats import difference, summarise
 from ddpomdp.bench.suite import Row
 from ddpomdp.options import UsageError, choose, whole
+from ddpomdp.registry import made
 from ddpomdp_envs.tables import by_seed, interval
 
 KINDS = ("O1", "O2", "O3", "O4", "O5")
@@ -144,19 +144,11 @@ def chosen(envs: Iterable[str], kinds: Iterable[str]) -> list[Sweep]:
     return found
 
 
-@cache
-def make_env(env: str, preset: str, where: tuple[tuple[str, Any], ...]) -> Any:
-    """The same object for the same options, so that its cells share their compilations."""
-    import ddpomdp
-
-    return ddpomdp.make(env, preset=preset, **dict(where))
-
-
 def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     """Every value of every sweep under every seed."""
     whole("episodes", options["episodes"], 1, 100_000)
     for sweep in chosen(options["envs"], options["kinds"]):
-        env = make_env(sweep.env, options["preset"], tuple(sweep.where.items()))
+        env = made(sweep.env, preset=options["preset"], **sweep.where)
         provenance = {f"{env.id} version": env.version, f"{sweep.id} harness": env.harness.digest}
         for value in sweep.values:
             label = sweep.label(value)
@@ -175,7 +167,7 @@ def run(cell: Cell) -> Output:
 
     setting = cell.settings
     sweep = next(sweep for sweep in SWEEPS if sweep.id == setting["sweep"])
-    env = make_env(sweep.env, setting["preset"], tuple(sweep.where.items()))
+    env = made(sweep.env, preset=setting["preset"], **sweep.where)
     value = next(value for value in sweep.values if sweep.label(value) == setting["value"])
     policy = ddpomdp.policy(sweep.policy, env, **sweep.options(value))
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])

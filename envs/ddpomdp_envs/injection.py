@@ -12,18 +12,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import ddpomdp
 from ddpomdp import claims
 from ddpomdp.bench.stats import difference, summarise
 from ddpomdp.policies import Script, lines_of
 from ddpomdp.pytree import replace
+from ddpomdp.registry import made
 from ddpomdp.rollouts import episodes
 from ddpomdp.state import State
 from ddpomdp_envs.search import INJECTED
@@ -71,10 +71,9 @@ def flow(env: Any, state: State) -> dict[str, jax.Array]:
     }
 
 
-@cache
 def place(topology: str) -> Any:
     """The environment, with instructions in its laws; the rate is a number."""
-    return ddpomdp.make("Search-v0", topology=topology, injection=0.5)
+    return made("Search-v0", topology=topology, injection=0.5)
 
 
 def team(env: Any, told: bool, checkers: int) -> Script:

@@ -7,11 +7,11 @@ that they meet the same tasks with the same luck.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from ddpomdp.bench import Cell, Output, Picture
 from ddpomdp.options import choose, whole
+from ddpomdp.registry import made
 from ddpomdp_envs.datascience import MODELS as SCIENTISTS
 
 WIDTHS, BRIEFS = (4, 8, 12), ("short", "standard", "detailed")
@@ -115,23 +115,15 @@ LINEUPS = {
 }
 
 
-@cache
-def make_env(env: str, preset: str, model: str, topology: str | None = None) -> Any:
-    """The same object for the same options, so that its cells share their compilations."""
-    import ddpomdp
-
-    return ddpomdp.make(env, preset=preset, model=model, **({"topology": topology} if topology else {}))
-
-
 def place(env: str, preset: str, model: str, label: str) -> Any:
     """The environment in which a policy of a line-up plays."""
-    return make_env(env, preset, model, **LINEUPS[env].policies[label].where)
+    return made(env, preset=preset, model=model, **LINEUPS[env].policies[label].where)
 
 
 def cell(env: Any, preset: str, model: str, what: str, seed: int, settings: Mapping[str, Any]) -> Cell:
     """A cell: `what` stands in its id, and what a resume compares is the environment's."""
     topology = env.options["topology"]
-    usual = topology == make_env(env.id, preset, model).options["topology"]
+    usual = topology == made(env.id, preset=preset, model=model).options["topology"]
     where = f"{env.id} {preset}" if usual else f"{env.id} {preset} {topology}"
     provenance = {f"{env.id} version": env.version, f"{where} harness": env.harness.digest}
     settings = {"env": env.id, "preset": preset, "model": model, **settings}

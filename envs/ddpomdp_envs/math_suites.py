@@ -14,6 +14,7 @@ import numpy as np
 from ddpomdp.bench import Cell, Output, Section, Table
 from ddpomdp.bench.stats import summarise
 from ddpomdp.bench.suite import Row
+from ddpomdp.registry import made
 from ddpomdp_envs import math_halves
 from ddpomdp_envs.tables import signed
 
@@ -23,12 +24,9 @@ SAMPLES = 8
 EVIDENCE_EPISODES = 256  # at most in one batch
 
 
-@cache
-def make_env(model: str, topology: str, verifier: str = "small") -> Any:
-    """The same object for the same options, so that its cells share their compilations."""
-    import ddpomdp
-
-    return ddpomdp.make(ENV, preset=PRESET, model=model, topology=topology, verifier=verifier)
+def place(model: str, topology: str, verifier: str = "small") -> Any:
+    """The environment in which a model plays."""
+    return made(ENV, preset=PRESET, model=model, topology=topology, verifier=verifier)
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
 
 
 def _cell(topology: str, model: str, verifier: str, policy: str, seed: int, episodes: int, more: dict) -> Cell:
-    env = make_env(model, topology, verifier)
+    env = place(model, topology, verifier)
     settings = {"env": ENV, "preset": PRESET, "model": model, "policy": policy, "verifier": verifier}
     settings |= {"topology": topology, "episodes": episodes, **more}
     provenance = {f"{ENV} version": env.version, f"{ENV} {PRESET} {topology} harness": env.harness.digest}
@@ -106,8 +104,8 @@ def run(cell: Cell) -> Output:
     from ddpomdp.bench import episode
 
     setting = cell.settings
-    env = make_env(SHAPE_OF, setting["topology"])
-    numbers = make_env(setting["model"], setting["topology"], setting["verifier"]).params
+    env = place(SHAPE_OF, setting["topology"])
+    numbers = place(setting["model"], setting["topology"], setting["verifier"]).params
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
     if setting["policy"] == "evidence":
         return Output(_evidence(env, numbers, keys))

@@ -17,6 +17,7 @@ import numpy as np
 from ddpomdp.bench import Cell, Output, Section, Table
 from ddpomdp.bench.stats import difference, summarise
 from ddpomdp.bench.suite import Row
+from ddpomdp.registry import made
 from ddpomdp_envs import lineup
 from ddpomdp_envs.tables import by_seed, interval, signed
 
@@ -97,7 +98,7 @@ def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     asked += [("strong", f"swarm-{STRAGGLERS}-standard")]
     for model, label in dict.fromkeys(asked):
         for seed in options["seeds"]:
-            env = lineup.make_env(ENV, PRESET, model)
+            env = made(ENV, preset=PRESET, model=model)
             settings = {"policy": label, "episodes": options["episodes"]}
             yield lineup.cell(env, PRESET, model, label, seed, settings)
 
@@ -110,8 +111,8 @@ def run(cell: Cell) -> Output:
     from ddpomdp.bench import episode
 
     setting = cell.settings
-    env = lineup.make_env(ENV, PRESET, SHAPE_OF)
-    numbers = lineup.make_env(ENV, PRESET, setting["model"]).params
+    env = made(ENV, preset=PRESET, model=SHAPE_OF)
+    numbers = made(ENV, preset=PRESET, model=setting["model"]).params
     name, options = plays()[setting["policy"]]
     policy = ddpomdp.policy(name, env, **options)
     keys = jax.random.split(jax.random.key(cell.seed), setting["episodes"])
