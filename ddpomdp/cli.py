@@ -88,6 +88,8 @@ class Play:
             raise UsageError(f"seed {self.seed}; allowed: integers from 0 to 2^32 - 1")
         if self.ticks is not None and self.ticks < 1:
             raise UsageError(f"ticks {self.ticks}; allowed: integers from 1")
+        if self.preset and "preset" in options:
+            raise UsageError(f"got --preset {self.preset} and preset={options['preset']}; allowed: one of the two")
         of_policy = options.pop("policy", {})
         if not isinstance(of_policy, dict):
             raise UsageError(f"got policy={of_policy!r}; the policy is named by --policy, its options policy.KEY=value")

@@ -55,6 +55,7 @@ def bad(capsys, *words):
         (("report", "nowhere"), ("nowhere holds no run",)),
         (("report", ".", "a=1"), ("takes no key=value options",)),
         (("play", "E", "--seed", "-1"), ("seed -1; allowed",)),
+        (("play", "E", "--preset", "tiny", "preset=small"), ("got --preset tiny and preset=small",)),
         (("play", "E", "--ticks", "0"), ("ticks 0; allowed",)),
         (("play", "E", "--plot", "no/where.png"), ("no folder",)),
         (("play", "E", "--plot", "trace.gif"), (".png or .svg",)),
