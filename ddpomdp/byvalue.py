@@ -5,7 +5,7 @@ row in a tick, and summaries leave verdicts out instead of garbling claims. A ta
 in the log from the start, one per level of detail, and are told by messages of that level. A verdict's value is that of
 the claim it speaks of; the place of that claim stands in the low seven bits of the verdict's luck (`subject`).
 
-Axis letters: N slot, P parent place, M row, K claim of a row, V value, W words of a claim set.
+Axis letters: N slot, P parent place, M row, K claim of a row, V value, W words of a claim set, G words of a row.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jax import lax
 
 from ddpomdp import claims
 from ddpomdp.claims import ACCEPT, RECORDED, TAINTED, UNTRUSTED, VERDICT, Log, NewClaims
-from ddpomdp.pytree import pytree
+from ddpomdp.pytree import once, pytree
 from ddpomdp.state import Board
 
 VALUES = 8
@@ -42,14 +42,77 @@ def flags_of(words: jax.Array, log: Log) -> jax.Array:
 
 def words_of(flags: jax.Array) -> jax.Array:
     """uint32[..., W] of flags bool[..., M, K]."""
-    return claims.pack(flags.reshape(*flags.shape[:-2], -1).astype(jnp.int32), 1)
+    return of_rows(bits_of(flags), flags.shape[-1])
 
 
 def row_words(rows: jax.Array, per_row: int) -> jax.Array:
     """uint32[..., W]: all places of the rows bool[..., M]."""
+    full = jnp.where(rows, jnp.uint32(2 ** min(per_row, claims.WORD) - 1), jnp.uint32(0))[..., None]
+    return of_rows(jnp.broadcast_to(full, (*rows.shape, max(per_row // claims.WORD, 1))), per_row)
+
+
+# The entries of a row as K bits in G words. Per life and row that is one number instead of K flags, and what one asks
+# of it (how many, the first, the last) is one instruction.
+
+
+def bits_of(flags: jax.Array) -> jax.Array:
+    """uint32[..., G] of flags bool[..., K]."""
+    size = min(flags.shape[-1], claims.WORD)
+    bit = jnp.uint32(1) << jnp.arange(size, dtype=jnp.uint32)
+    return claims.union(jnp.where(flags.reshape(*flags.shape[:-1], -1, size), bit, jnp.uint32(0)), flags.ndim)
+
+
+def by_row(words: jax.Array, per_row: int) -> jax.Array:
+    """uint32[..., M, G] of sets uint32[..., W]."""
     if per_row >= claims.WORD:
-        return jnp.where(jnp.repeat(rows, per_row // claims.WORD, axis=-1), jnp.uint32(2**32 - 1), jnp.uint32(0))
-    return claims.pack(jnp.where(rows, 2**per_row - 1, 0), per_row)
+        return words.reshape(*words.shape[:-1], -1, per_row // claims.WORD)
+    shift = per_row * jnp.arange(claims.WORD // per_row, dtype=jnp.uint32)
+    return ((words[..., None] >> shift) & jnp.uint32(2**per_row - 1)).reshape(*words.shape[:-1], -1, 1)
+
+
+def of_rows(bits: jax.Array, per_row: int) -> jax.Array:
+    """uint32[..., W] of rows uint32[..., M, G]."""
+    if per_row >= claims.WORD:
+        return bits.reshape(*bits.shape[:-2], -1)
+    return claims.pack(bits[..., 0], per_row)
+
+
+def size(bits: jax.Array) -> jax.Array:
+    """int32[...]: how many entries of a row are in bits uint32[..., G]."""
+    return claims.size(bits)
+
+
+def last(bits: jax.Array) -> jax.Array:
+    """int32[...]: the last place k in bits uint32[..., G], -1 if there is none."""
+    place = claims.WORD - 1 - lax.clz(bits).astype(jnp.int32) + _first_place(bits)
+    return jnp.max(jnp.where(bits != 0, place, -1), axis=-1)
+
+
+def first(bits: jax.Array, per_row: int) -> jax.Array:
+    """int32[...]: the first place k in bits uint32[..., G], `per_row` if there is none."""
+    lowest = bits & (~bits + jnp.uint32(1))
+    place = claims.WORD - 1 - lax.clz(lowest).astype(jnp.int32) + _first_place(bits)
+    return jnp.min(jnp.where(bits != 0, place, per_row), axis=-1)
+
+
+def only(place: jax.Array, like: jax.Array) -> jax.Array:
+    """uint32[..., G] in the shape of bits `like` with place k int32[...] alone, nothing for -1."""
+    return claims.bit_of(place, like.shape[-1])
+
+
+def _first_place(bits: jax.Array) -> jax.Array:
+    return claims.WORD * jnp.arange(bits.shape[-1], dtype=jnp.int32)
+
+
+def digits(numbers: jax.Array, count: int) -> list[jax.Array]:
+    """uint32[..., G] `count` times: the entries of a row whose number int32[..., K] has binary digit 0, 1, .. set."""
+    return [bits_of((numbers >> digit) & 1 == 1) for digit in range(count)]
+
+
+def with_number(planes: list[jax.Array], number: jax.Array) -> jax.Array:
+    """uint32[..., G]: the entries whose number has the digits of `number` int32[...], of planes as `digits` gives."""
+    flips = [((number >> digit) & 1).astype(jnp.uint32) - jnp.uint32(1) for digit in range(len(planes))]
+    return functools.reduce(jnp.bitwise_and, [plane ^ flip[..., None] for plane, flip in zip(planes, flips, strict=True)])
 
 
 def flag(log: Log, bit: int) -> jax.Array:
@@ -140,17 +203,24 @@ class Choices:
 
     def disputed(self, known: jax.Array) -> jax.Array:
         """Subset of known claims uint32[..., W] whose row holds another known claim with a different value."""
-        values = value(self.log)
-        held = [claims.in_rows(known & self.claim & words_of(values == v), self.log) for v in range(VALUES)]
-        different = functools.reduce(jnp.add, [there.astype(jnp.int32) for there in held])
-        return known & self.claim & row_words(different > 1, self.log.per_row)
+        per_row = self.log.per_row
+        held = by_row(known & self.claim, per_row)
+        some = lambda bits: jnp.any(bits != 0, axis=-1)  # noqa: E731
+        # Values differ where a binary digit of them does.
+        differ = [some(held & digit) & some(held & ~digit) for digit in _value_digits(self.log)]
+        return known & self.claim & row_words(functools.reduce(jnp.logical_or, differ), per_row)
 
     def best(self, known: jax.Array) -> jax.Array:
         """Subset of known claims: per row the most confident one (the earliest of equals)."""
-        held = flags_of(known & self.claim, self.log)
+        per_row = self.log.per_row
+        held = by_row(known & self.claim, per_row)
         confidence = (self.log.fixed.T & jnp.uint32(0xFFFF)).astype(jnp.int32)
-        top = jnp.argmax(jnp.where(held, confidence, -1), axis=-1)
-        return words_of(held & (jnp.arange(self.log.per_row) == top[..., None]))
+        # From the highest binary digit down: who has it leaves behind who has not.
+        for digit in reversed(once(functools.partial(digits, count=16), confidence)):
+            more = held & digit
+            held = jnp.where(jnp.any(more != 0, axis=-1, keepdims=True), more, held)
+        earliest = first(held, per_row)
+        return of_rows(only(jnp.where(earliest < per_row, earliest, -1), held), per_row)
 
 
 @pytree
@@ -166,32 +236,27 @@ class ValueVotes:
 
 def votes(log: Log, known: jax.Array) -> ValueVotes:
     """Count votes among known entries uint32[P, W]."""
-    per_row = log.per_row
-    held = flags_of(known, log)  # [P, M, K]
-    is_verdict, accepted, values = flag(log, VERDICT), flag(log, ACCEPT), value(log)
-    places = jnp.arange(per_row, dtype=jnp.int32)
-    columns = []
-    for v in range(VALUES):
-        here = held & (values == v)
-        of = here & ~is_verdict
-        about = here & is_verdict
-        count = lambda flags: jnp.sum(flags, axis=-1, dtype=jnp.int32)  # noqa: E731
-        columns.append(
-            (
-                count(of),
-                count(about & accepted),
-                count(about & ~accepted),
-                jnp.min(jnp.where(of, places, per_row), axis=-1),
-                jnp.max(jnp.where(of, places, -1), axis=-1),
-            )
-        )
-    return ValueVotes(*(jnp.stack(column, axis=-1) for column in zip(*columns, strict=True)))
+    held = by_row(known, log.per_row)[..., None, :]  # [P, M, 1, G]
+    planes = [plane[:, None] for plane in _value_digits(log)]
+    of_value = with_number(planes, jnp.arange(VALUES, dtype=jnp.int32))  # [M, V, G]
+    verdict, accepted = (bits_of(flag(log, bit))[:, None] for bit in (VERDICT, ACCEPT))
+    of, about = once(lambda here, verdict: (here & ~verdict, here & verdict), held & of_value, verdict)
+    return ValueVotes(
+        claims=size(of),
+        accepts=size(about & accepted),
+        rejects=size(about & ~accepted),
+        first=first(of, log.per_row),
+        latest=last(of),
+    )
+
+
+def _value_digits(log: Log) -> list[jax.Array]:
+    return digits(value(log), (VALUES - 1).bit_length())
 
 
 def newest(log: Log, known: jax.Array) -> jax.Array:
     """int32[..., M]: place k of the newest claim known of each row, -1 where none is."""
-    held = flags_of(known, log) & ~flag(log, VERDICT)
-    return jnp.max(jnp.where(held, jnp.arange(log.per_row, dtype=jnp.int32), -1), axis=-1)
+    return last(by_row(known, log.per_row) & ~bits_of(flag(log, VERDICT)))
 
 
 def verdict_on(log: Log, known: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -199,9 +264,9 @@ def verdict_on(log: Log, known: jax.Array, place: jax.Array) -> tuple[jax.Array,
 
     Returns (net, verdicts).
     """
-    about = flags_of(known, log) & flag(log, VERDICT) & (subject(log) == place[..., None])
-    number = jnp.sum(about, axis=-1, dtype=jnp.int32)
-    return 2 * jnp.sum(about & flag(log, ACCEPT), axis=-1, dtype=jnp.int32) - number, number
+    about = by_row(known, log.per_row) & bits_of(flag(log, VERDICT) & (subject(log) == place[..., None]))
+    number = size(about)
+    return 2 * size(about & bits_of(flag(log, ACCEPT))) - number, number
 
 
 def origin(log: Log, place: jax.Array) -> jax.Array:

@@ -18,12 +18,12 @@ from ddpomdp import byvalue
 from ddpomdp import claims as claims_
 from ddpomdp import luck as luck_
 from ddpomdp.byvalue import ValueMasks, ValueVotes
-from ddpomdp.claims import ACCEPT, RECORDED, VERDICT, Log, NewClaims
+from ddpomdp.claims import ACCEPT, VERDICT, Log, NewClaims
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import TABLE, confidence_table, lognormal_table
-from ddpomdp.pytree import once, pytree, replace
+from ddpomdp.pytree import once, pytree, replace, where_needed
 from ddpomdp.task import Effort, Worked, Working
 
 ROLES = ("lead", "solver", "executor", "verifier")
@@ -373,8 +373,8 @@ class Math:
 
     def _ran(self, log: Log, known: jax.Array) -> jax.Array:
         """bool[P, M]: a run is known."""
-        held = byvalue.flags_of(known, log) & ~byvalue.flag(log, VERDICT)
-        return jnp.any(held & (_run(byvalue.payload(log)) > 0), axis=-1)
+        made_by_run = ~byvalue.flag(log, VERDICT) & (_run(byvalue.payload(log)) > 0)
+        return jnp.any(byvalue.by_row(known, log.per_row) & byvalue.bits_of(made_by_run) != 0, axis=-1)
 
     def hand_over(
         self,
@@ -390,14 +390,14 @@ class Math:
 
         Executors and verifiers get the newest claim (short), all claims (standard), everything (detailed).
         """
-        newest = byvalue.newest(log, parent)[..., None] == jnp.arange(log.per_row)
-        origin = (log.head >> 11).T
-        about = jnp.take_along_axis(origin, byvalue.subject(log) & (log.per_row - 1), axis=1)
-        own = byvalue.flag(log, VERDICT) & (about == uid[:, None, None])
         claims = parent & masks.claim
+        held = byvalue.by_row(claims, log.per_row)
+        newest = byvalue.of_rows(byvalue.only(byvalue.last(held), held), log.per_row)
         column = lambda flags: flags[:, None]  # noqa: E731
-        solver = jnp.where(column(level == 1), claims | (parent & byvalue.words_of(own)), jnp.uint32(0))
-        other = jnp.where(column(level == 1), claims, byvalue.words_of(newest) & claims)
+        asks = (role == SOLVER) & (level == 1)
+        own = where_needed(jnp.any(asks), _verdicts_on_own, jnp.zeros_like(parent), log, parent, uid)
+        solver = jnp.where(column(level == 1), claims | own, jnp.uint32(0))
+        other = jnp.where(column(level == 1), claims, newest)
         chosen = jnp.where(column(role == SOLVER), solver, other)
         chosen = jnp.where(column(level == 2), parent, chosen)
         return jnp.where(column(role > LEAD), chosen & byvalue.row_words(rows, log.per_row), jnp.uint32(0))
@@ -442,6 +442,7 @@ class Math:
         row = jnp.where(by_name, named_row, working.row)
         met = facts.at(row)
         seen = once(_see, log, row, working.known, uid)
+        value_at = functools.partial(_value_at, log, row)
 
         # Solve.
         effort = jnp.where(solving, working.argument, 0) if len(self.efforts) > 1 else jnp.full_like(tool, 2)
@@ -455,8 +456,8 @@ class Math:
         copies = luck_.share(work[1], 0, 12) < params.copy[detailed, seen.others]
         again = seen.own_rejected & (luck_.share(work[1], 24, 8) < params.anchor)
         source = _pick(seen, life.detailed, luck_.field(work[1], 12, 12))
-        value = jnp.where(again, seen.own_value, fresh)
-        value = jnp.where(copies, _value_at(seen, source), value)
+        value = jnp.where(again, value_at(seen.own), fresh)
+        value = jnp.where(copies, value_at(source), value)
         loops = loops & ~copies & ~again
         solved = value == met.truth
         length = params.length[met.difficulty]
@@ -472,7 +473,7 @@ class Math:
         target = jnp.where(judging, seen.unjudged, seen.newest)
         target = jnp.where(by_name, jnp.where(named >= 0, named_k, -1), target)
         has = target >= 0
-        claimed = _value_at(seen, target)
+        claimed = value_at(target)
         fails = luck_.share(work[1], 0, 16) < params.fails[life.failed.astype(jnp.int32)]
         runs = running & ~fault & has
         clean = runs & ~fails
@@ -485,7 +486,7 @@ class Math:
         accepted = jnp.where(
             claimed == met.truth, v < params.accept[met.difficulty], v >= params.reject[met.difficulty]
         )
-        repeat = judging & has & _done(seen, target)
+        repeat = judging & has & jnp.any(seen.done & byvalue.only(target, seen.done) != 0, axis=-1)
         judges = judging & has & ~fault & ~repeat
 
         # Together.
@@ -614,16 +615,12 @@ class Math:
         """Author's role, length, the verdicts known on it, and what the run that made it said."""
         row, k = claims_.row_and_k(place, log.per_row)
         payload = (log.fixed[k, row] >> jnp.uint32(16)).astype(jnp.int32)
-        accepts, rejects = [], []
-        for c in range(place.shape[1]):
-            entries = _entries(log, row[:, c], known)
-            about = entries.held & entries.verdict & (entries.subject == k[:, c][:, None])
-            accepts.append(jnp.sum(about & entries.accept, axis=-1))
-            rejects.append(jnp.sum(about & ~entries.accept, axis=-1))
+        held = _row_of(known, row, log.per_row)  # [N, C, G]
+        verdicts = once(_verdicts_by_claim, log)  # [M, K, G] each
+        accepts, rejects = (byvalue.size(held & about[row, k]) for about in verdicts)
         f = lambda x: x.astype(jnp.float32)  # noqa: E731
         length = f(_length_code(payload) + 4) / 32 if self.show else jnp.zeros(place.shape, jnp.float32)
-        stack = lambda columns: f(jnp.stack(columns, axis=-1))  # noqa: E731
-        return [f(_role(payload)), length, stack(accepts), stack(rejects), f(_run(payload))]
+        return [f(_role(payload)), length, f(accepts), f(rejects), f(_run(payload))]
 
     def observe_board(self, facts: Problems, log: Log, known: jax.Array, params: MathParams) -> list[jax.Array]:
         """Accepts minus rejects of the newest claim, what the run that made it said, and the cue."""
@@ -674,54 +671,43 @@ def _length_code(payload: jax.Array) -> jax.Array:
     return (payload >> 11) & 31
 
 
-@pytree
-class Entries:
-    """The entries of one row per life. Axes N slot, K."""
-
-    held: jax.Array  # bool[N,K]  known to the life
-    verdict: jax.Array  # bool[N,K]
-    accept: jax.Array  # bool[N,K]
-    claim: jax.Array  # bool[N,K]
-    value: jax.Array  # int32[N,K]
-    origin: jax.Array  # int32[N,K]
-    subject: jax.Array  # int32[N,K]
+def _verdicts_by_claim(log: Log) -> tuple[jax.Array, jax.Array]:
+    """uint32[M, K, G] each: the entries of a row that accept and that reject the claim at k."""
+    verdict, accept = (byvalue.bits_of(byvalue.flag(log, bit))[:, None] for bit in (VERDICT, ACCEPT))
+    planes = [plane[:, None] for plane in _subject_digits(log)]
+    about = byvalue.with_number(planes, jnp.arange(log.per_row, dtype=jnp.int32)) & verdict
+    return about & accept, about & ~accept
 
 
-def _entries(log: Log, row: jax.Array, known: jax.Array) -> Entries:
-    head = log.head.T[row]
-    flags = head >> 4
-    per_row = log.per_row
+def _subject_digits(log: Log) -> list[jax.Array]:
+    return byvalue.digits(byvalue.subject(log), (log.per_row - 1).bit_length())
+
+
+def _verdicts_on_own(log: Log, known: jax.Array, uid: jax.Array) -> jax.Array:
+    """uint32[N, W]: known verdicts on claims by each of `uid`."""
+    author = jnp.take_along_axis((log.head >> 11).T, byvalue.subject(log) & (log.per_row - 1), axis=1)
+    return known & byvalue.words_of(byvalue.flag(log, VERDICT) & (author == uid[:, None, None]))
+
+
+def _row_of(known: jax.Array, row: jax.Array, per_row: int) -> jax.Array:
+    """uint32[N, ..., G]: the bits of row int32[N, ...] in each life's set uint32[N, W]."""
     if per_row >= claims_.WORD:
         words = known.reshape(known.shape[0], -1, per_row // claims_.WORD)
-        words = jnp.take_along_axis(words, row[:, None, None], axis=1)[:, 0]
-        bits = (words[..., None] >> jnp.arange(claims_.WORD, dtype=jnp.uint32)) & jnp.uint32(1)
-        held = bits.reshape(row.shape[0], per_row) == 1
-    else:
-        place = row * per_row
-        word = jnp.take_along_axis(known, (place >> 5)[:, None], axis=1)[:, 0] >> (place & 31).astype(jnp.uint32)
-        held = (word[:, None] >> jnp.arange(per_row, dtype=jnp.uint32)) & jnp.uint32(1) == 1
-    verdict = (flags & VERDICT) != 0
-    return Entries(
-        held=held,
-        verdict=verdict,
-        accept=(flags & ACCEPT) != 0,
-        claim=((flags & RECORDED) != 0) & ~verdict,
-        value=head & claims_.MAX_VALUE,
-        origin=head >> 11,
-        subject=((log.fixed.T[row] >> jnp.uint32(16)) & jnp.uint32(byvalue.SUBJECT)).astype(jnp.int32),
-    )
+        return jax.vmap(lambda words, row: words[row])(words, row)
+    place = row * per_row
+    words = jax.vmap(lambda words, place: words[place >> 5])(known, place) >> (place & 31).astype(jnp.uint32)
+    return (words & jnp.uint32(2**per_row - 1))[..., None]
 
 
 @pytree
 class Seen:
     """What each life knows of one row. Axes N slot, K."""
 
-    value: jax.Array  # int32[N,K]  of the row's entries
     newest: jax.Array  # int32[N]    place of the newest claim known, -1 none
     unjudged: jax.Array  # int32[N]    of the newest without a verdict of its own
     num_unjudged: jax.Array  # int32[N]
-    done: jax.Array  # bool[N,K]  claims it has judged itself
-    own_value: jax.Array  # int32[N]    of its own newest claim
+    done: jax.Array  # uint32[N,G] claims it has judged itself
+    own: jax.Array  # int32[N]    its own newest claim
     own_rejected: jax.Array  # bool[N]     which was rejected
     others: jax.Array  # int32[N]    newest claims of others, at most `CONTEXT_CLAIMS`
     places: list[jax.Array]  # int32[N] each, newest first, -1 none
@@ -729,37 +715,32 @@ class Seen:
 
 
 def _see(log: Log, row: jax.Array, known: jax.Array, uid: jax.Array) -> Seen:
-    entries = _entries(log, row, known)
-    index = jnp.arange(log.per_row, dtype=jnp.int32)
-    claims, verdicts = entries.held & entries.claim, entries.held & entries.verdict
-    mine = entries.origin == uid[:, None]
-    sign = jnp.where(verdicts, jnp.where(entries.accept, 1, -1), 0)
-    top = lambda flags: jnp.max(jnp.where(flags, index, -1), axis=-1)  # noqa: E731
-    net_of = lambda k: jnp.sum(jnp.where(entries.subject == k[:, None], sign, 0), axis=-1)  # noqa: E731
-    # Which claims a life has judged: a bit per place, in words of 32.
-    judged = verdicts & mine
-    words = []
-    for first in range(0, log.per_row, claims_.WORD):
-        inside = judged & (entries.subject >= first) & (entries.subject < first + claims_.WORD)
-        bit = jnp.uint32(1) << (entries.subject & 31).astype(jnp.uint32)
-        words.append(claims_.union(jnp.where(inside, bit, jnp.uint32(0)), axis=1))
-    spread = [((word[:, None] >> (index[:32].astype(jnp.uint32))) & jnp.uint32(1)) == 1 for word in words]
-    done = jnp.concatenate(spread, axis=-1)[:, : log.per_row]
+    held = _row_of(known, row, log.per_row)  # [N, G]
+    facts = [*(byvalue.bits_of(byvalue.flag(log, bit)) for bit in (VERDICT, ACCEPT)), *_subject_digits(log)]
+    verdict, accept, *planes = once(lambda facts: [fact[row] for fact in facts], once(lambda facts: facts, facts))
+    mine = once(byvalue.bits_of, (log.head >> 11).T[row] == uid[:, None])
+    claims, verdicts = held & ~verdict, held & verdict
+
+    def net_of(k: jax.Array) -> jax.Array:
+        about = verdicts & byvalue.with_number(planes, k)
+        return 2 * byvalue.size(about & accept) - byvalue.size(about)
+
+    subject = (log.fixed.T[row] >> jnp.uint32(16)).astype(jnp.int32) & byvalue.SUBJECT
+    done = once(_judged, verdicts & mine, subject)
     unjudged = claims & ~done
-    own = top(claims & mine)
+    own = byvalue.last(claims & mine)
     others, places, net = claims & ~mine, [], []
     for _ in range(CONTEXT_CLAIMS):
-        k = top(others)
-        others = others & (index != k[:, None])
+        k = byvalue.last(others)
+        others = others & ~byvalue.only(k, others)
         places.append(k)
         net.append(net_of(k))
     return Seen(
-        value=entries.value,
-        newest=top(claims),
-        unjudged=top(unjudged),
-        num_unjudged=jnp.sum(unjudged, axis=-1, dtype=jnp.int32),
+        newest=byvalue.last(claims),
+        unjudged=byvalue.last(unjudged),
+        num_unjudged=byvalue.size(unjudged),
         done=done,
-        own_value=_column(entries.value, own),
+        own=own,
         own_rejected=(own >= 0) & (net_of(own) < 0),
         others=functools.reduce(jnp.add, [(k >= 0).astype(jnp.int32) for k in places]),
         places=places,
@@ -767,17 +748,22 @@ def _see(log: Log, row: jax.Array, known: jax.Array, uid: jax.Array) -> Seen:
     )
 
 
-def _column(table: jax.Array, place: jax.Array) -> jax.Array:
-    """table[n, place[n]], of place -1 the first."""
-    return jnp.take_along_axis(table, jnp.maximum(place, 0)[:, None], axis=1)[:, 0]
+def _judged(verdicts: jax.Array, subject: jax.Array) -> jax.Array:
+    """uint32[N, G]: the claims that verdicts uint32[N, G] of a row speak of, by the subject int32[N, K] of each."""
+    per_row = subject.shape[-1]
+    index = jnp.arange(per_row, dtype=jnp.uint32)
+    flags = (jnp.repeat(verdicts, -(-per_row // verdicts.shape[-1]), axis=-1) >> (index & 31)) & jnp.uint32(1) == 1
+    bit = jnp.uint32(1) << (subject & 31).astype(jnp.uint32)
+    words = [
+        claims_.union(jnp.where(flags & (subject >> 5 == word), bit, jnp.uint32(0)), axis=1)
+        for word in range(verdicts.shape[-1])
+    ]
+    return jnp.stack(words, axis=-1)
 
 
-def _value_at(seen: Seen, place: jax.Array) -> jax.Array:
-    return _column(seen.value, place)
-
-
-def _done(seen: Seen, place: jax.Array) -> jax.Array:
-    return _column(seen.done, place)
+def _value_at(log: Log, row: jax.Array, place: jax.Array) -> jax.Array:
+    """int32[N]: value of the entry at places k of rows int32[N], of place -1 the first."""
+    return log.head[jnp.maximum(place, 0), row] & claims_.MAX_VALUE
 
 
 def _pick(seen: Seen, detailed: jax.Array, word: jax.Array) -> jax.Array:
