@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ddpomdp.harness import CLAIMS, DETAILS
-from ddpomdp.pytree import once, pytree
+from ddpomdp.pytree import once, pytree, where_needed
 
 if TYPE_CHECKING:
     from ddpomdp.byvalue import Choices, ValueMasks
@@ -345,9 +345,20 @@ def select(
 
     Verdicts go along with `all` and `new`.
     """
+    chosen = jnp.where((which == CLAIMS.index("new"))[..., None], known & fresh, known)
+    if isinstance(compare, Comparisons):
+        return _select_compared(chosen, known, which, m.claim, compare)
+    # Comparisons by value are worked out for whole sets, where somebody asks.
+    asked = jnp.any(is_comparison(which))
+    return where_needed(asked, _select_compared, chosen, chosen, known, which, m.claim, compare)
+
+
+def _select_compared(
+    chosen: jax.Array, known: jax.Array, which: jax.Array, claim: jax.Array, compare: "Comparisons | Choices"
+) -> jax.Array:
+    """What `select` has chosen, with the choices that compare claims."""
     which = which[..., None]
-    chosen = jnp.where(which == CLAIMS.index("new"), known & fresh, known)
-    chosen = jnp.where(which == CLAIMS.index("best"), best(known, m.claim, compare), chosen)
+    chosen = jnp.where(which == CLAIMS.index("best"), best(known, claim, compare), chosen)
     return jnp.where(which == CLAIMS.index("disputed"), disputed(known, compare), chosen)
 
 

@@ -42,12 +42,20 @@ def rows(x: jax.Array, index: jax.Array) -> jax.Array:
 def stacked(columns: Sequence[jax.Array]) -> jax.Array:
     """[..., F] of F arrays [...] of one shape: `jnp.stack(columns, axis=-1)`, each column computed once.
 
-    XLA:CPU joins few columns with a branch per element; choosing by number instead is vectorised and three times
-    faster. From nine columns on joining is the faster.
+    XLA:CPU joins columns element by element; choosing by number instead is vectorised, and up to seven times faster.
+    More than sixteen columns are joined from tables of eight.
     """
     columns = once(lambda *columns: columns, *columns)
-    if not 3 <= len(columns) <= 8:
+    if len(columns) < 3:
         return jnp.stack(columns, axis=-1)
+    if len(columns) <= 16:
+        return _chosen(*columns)
+    tables = [once(_chosen, *columns[i : i + 8]) for i in range(0, len(columns), 8)]
+    return jnp.concatenate(tables, axis=-1)
+
+
+def _chosen(*columns: jax.Array) -> jax.Array:
+    """[..., F]: the column of each place, chosen by its number."""
     number = jnp.arange(len(columns))
     table = jnp.broadcast_to(columns[0][..., None], (*columns[0].shape, len(columns)))
     for index, column in enumerate(columns[1:], 1):

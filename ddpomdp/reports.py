@@ -27,6 +27,7 @@ def payload(rules: Rules, state: State, call: Call, compare: Comparisons) -> tup
     messages, returns = call.tool == MESSAGE, call.tool == RETURN
     sends = messages | returns
     which = jnp.where(messages, rules.arg(call, MESSAGE, "claims"), rules.arg(call, RETURN, "claims"))
+    which = jnp.where(sends, which, 0)  # the rest choose nothing: no comparisons for them
     chosen = claims.select(lives.known, lives.fresh, which, state.masks, compare)
     chosen = once(lambda chosen: jnp.where(sends[:, None], chosen, jnp.uint32(0)), chosen)
     detail = rules.arg(call, MESSAGE, "detail")
