@@ -111,8 +111,11 @@ def digits(numbers: jax.Array, count: int) -> list[jax.Array]:
 
 def with_number(planes: list[jax.Array], number: jax.Array) -> jax.Array:
     """uint32[..., G]: the entries whose number has the digits of `number` int32[...], of planes as `digits` gives."""
-    flips = [((number >> digit) & 1).astype(jnp.uint32) - jnp.uint32(1) for digit in range(len(planes))]
-    return functools.reduce(jnp.bitwise_and, [plane ^ flip[..., None] for plane, flip in zip(planes, flips, strict=True)])
+    entries = jnp.uint32(2**32 - 1)
+    for digit, plane in enumerate(planes):
+        zero = ((number >> digit) & 1).astype(jnp.uint32) - jnp.uint32(1)  # all bits where the digit is 0
+        entries = entries & (plane ^ zero[..., None])
+    return entries
 
 
 def flag(log: Log, bit: int) -> jax.Array:
