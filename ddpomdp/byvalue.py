@@ -22,6 +22,7 @@ from ddpomdp.state import Board
 VALUES = 8
 PLACES = (16, 32, 64, 128)  # K: a word holds two rows, or a row takes whole words
 SUBJECT = 127
+FEW_WORDS = 8
 NOTE = 7  # value of a note's levels: of no claim in a task that has notes
 
 
@@ -53,6 +54,26 @@ def row_words(rows: jax.Array, per_row: int) -> jax.Array:
 
 # The entries of a row as K bits in G words. Per life and row that is one number instead of K flags, and what one asks
 # of it (how many, the first, the last) is one instruction.
+
+
+def row_of(words: jax.Array, row: jax.Array, per_row: int) -> jax.Array:
+    """uint32[N, ..., G]: the bits of row int32[N, ...] in each life's set uint32[N, W]."""
+    place = row * per_row
+    if words.shape[-1] > FEW_WORDS:
+        at = jax.vmap(lambda words, place: words[place])
+        column = lambda i: at(words, (place >> 5) + i)  # noqa: E731
+    else:  # chosen by number: vectorised, a gather is not
+        each = [words[:, i].reshape(-1, *(1,) * (row.ndim - 1)) for i in range(words.shape[-1])]
+
+        def column(i: int) -> jax.Array:
+            chosen = jnp.broadcast_to(each[i], row.shape)
+            for word in range(i + 1, len(each)):
+                chosen = jnp.where((place >> 5) + i == word, each[word], chosen)
+            return chosen
+
+    if per_row >= claims.WORD:
+        return jnp.stack([column(i) for i in range(per_row // claims.WORD)], axis=-1)
+    return (column(0) >> (place & 31).astype(jnp.uint32) & jnp.uint32(2**per_row - 1))[..., None]
 
 
 def bits_of(flags: jax.Array) -> jax.Array:
@@ -106,7 +127,8 @@ def _first_place(bits: jax.Array) -> jax.Array:
 
 def digits(numbers: jax.Array, count: int) -> list[jax.Array]:
     """uint32[..., G] `count` times: the entries of a row whose number int32[..., K] has binary digit 0, 1, .. set."""
-    return [bits_of((numbers >> digit) & 1 == 1) for digit in range(count)]
+    planes = lambda numbers: [bits_of((numbers >> digit) & 1 == 1) for digit in range(count)]  # noqa: E731
+    return once(planes, numbers)
 
 
 def with_number(planes: list[jax.Array], number: jax.Array) -> jax.Array:
@@ -206,12 +228,8 @@ class Choices:
 
     def disputed(self, known: jax.Array) -> jax.Array:
         """Subset of known claims uint32[..., W] whose row holds another known claim with a different value."""
-        per_row = self.log.per_row
-        held = by_row(known & self.claim, per_row)
-        some = lambda bits: jnp.any(bits != 0, axis=-1)  # noqa: E731
-        # Values differ where a binary digit of them does.
-        differ = [some(held & digit) & some(held & ~digit) for digit in _value_digits(self.log)]
-        return known & self.claim & row_words(functools.reduce(jnp.logical_or, differ), per_row)
+        claims = known & self.claim
+        return claims & row_words(several_values(self.log, by_row(claims, self.log.per_row)), self.log.per_row)
 
     def best(self, known: jax.Array) -> jax.Array:
         """Subset of known claims: per row the most confident one (the earliest of equals)."""
@@ -219,7 +237,7 @@ class Choices:
         held = by_row(known & self.claim, per_row)
         confidence = (self.log.fixed.T & jnp.uint32(0xFFFF)).astype(jnp.int32)
         # From the highest binary digit down: who has it leaves behind who has not.
-        for digit in reversed(once(functools.partial(digits, count=16), confidence)):
+        for digit in reversed(digits(confidence, 16)):
             more = held & digit
             held = jnp.where(jnp.any(more != 0, axis=-1, keepdims=True), more, held)
         earliest = first(held, per_row)
@@ -243,7 +261,7 @@ def votes(log: Log, known: jax.Array) -> ValueVotes:
     planes = [plane[:, None] for plane in _value_digits(log)]
     of_value = with_number(planes, jnp.arange(VALUES, dtype=jnp.int32))  # [M, V, G]
     verdict, accepted = (bits_of(flag(log, bit))[:, None] for bit in (VERDICT, ACCEPT))
-    of, about = once(lambda here, verdict: (here & ~verdict, here & verdict), held & of_value, verdict)
+    of, about = held & of_value & ~verdict, held & of_value & verdict
     return ValueVotes(
         claims=size(of),
         accepts=size(about & accepted),
@@ -255,6 +273,14 @@ def votes(log: Log, known: jax.Array) -> ValueVotes:
 
 def _value_digits(log: Log) -> list[jax.Array]:
     return digits(value(log), (VALUES - 1).bit_length())
+
+
+def several_values(log: Log, claims: jax.Array) -> jax.Array:
+    """bool[..., M]: whether claims uint32[..., M, G] of each row have different values: a binary digit of them does."""
+    some = lambda bits: jnp.any(bits != 0, axis=-1)  # noqa: E731
+    return functools.reduce(
+        jnp.logical_or, [some(claims & digit) & some(claims & ~digit) for digit in _value_digits(log)]
+    )
 
 
 def newest(log: Log, known: jax.Array) -> jax.Array:

@@ -4,6 +4,8 @@ The task's rows form a queue; each life owns a window of it; children get consec
 parent's window, at any depth. Axis letters: N slot, P parent place, M row, Q queue place.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -272,9 +274,9 @@ def windows(grants: Grants, place: jax.Array, ordinal: jax.Array) -> tuple[jax.A
 
 def number_given(rules: Rules, state: State, grants: Grants, params: Params) -> jax.Array:
     """int32[P]: claims that each parent writes down for the children it hands work to."""
-    children = entries_given(rules, state, grants, grants.target, grants.ordinal, params)
+    children = once(partial(entries_given, rules), state, grants, grants.target, grants.ordinal, params)
     mine = grants.target[None, :] & (state.lives.home[None, :] == jnp.arange(grants.holder.shape[0])[:, None])
-    told = claims.size(children & state.masks.claim)
+    told = once(lambda children, claim: claims.size(children & claim), children, state.masks.claim)
     number = jnp.sum(jnp.where(mine, told[None, :], 0), axis=-1, dtype=jnp.int32)
     # The unborn get consecutive rows, at the first level, and each claim once.
     num_rows = rules.task.num_rows
@@ -285,12 +287,13 @@ def number_given(rules: Rules, state: State, grants: Grants, params: Params) -> 
     )
     offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[..., None]
     offset = jnp.where(offset < 0, offset + num_rows, offset)
-    times = jnp.sum(offset < length[..., None], axis=1, dtype=jnp.int32)
+    times = once(lambda inside: jnp.sum(inside, axis=1, dtype=jnp.int32), offset < length[..., None])
     parent = rows(state.lives.known, grants.holder)
     every = jnp.ones((parent.shape[0], num_rows), bool)
     level, nobody = jnp.zeros_like(grants.role), jnp.full_like(grants.role, -1)
     unborn = rules.further.hand_over(state.log, state.masks, parent, every, nobody, grants.role, level)
-    has = claims.in_rows(unborn & state.masks.claim, state.log)  # at the first level: at most one claim a row
+    # At the first level: at most one claim a row.
+    has = once(lambda unborn: claims.in_rows(unborn & state.masks.claim, state.log), unborn)
     return number + jnp.where(grants.spawns, jnp.sum(times * has, axis=-1, dtype=jnp.int32), 0)
 
 

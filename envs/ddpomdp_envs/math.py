@@ -359,15 +359,16 @@ class Math:
         conflicting: several values; for a solver no claim, or the newest claim rejected, or without verdict while
         another value is known. again: every row handed out.
         """
-        newest = byvalue.newest(log, known)
-        net, verdicts = byvalue.verdict_on(log, known, newest)
-        values = jnp.sum(byvalue.votes(log, known).claims > 0, axis=-1)
+        newest = once(byvalue.newest, log, known)
+        net, verdicts = once(byvalue.verdict_on, log, known, newest)
+        claims = byvalue.by_row(known, log.per_row) & ~byvalue.bits_of(byvalue.flag(log, VERDICT))
+        several = once(byvalue.several_values, log, claims)
         has = newest >= 0
         asked = lambda wanted: (role == wanted)[:, None]  # noqa: E731
         missing = jnp.where(asked(EXECUTOR), has & facts.cue & ~self._ran(log, known), ~has)
         missing = jnp.where(asked(VERIFIER), has & (verdicts == 0), missing)
-        open_ = ~has | (net < 0) | ((verdicts == 0) & (values > 1))
-        conflicting = jnp.where(asked(SOLVER), open_, values > 1)
+        open_ = ~has | (net < 0) | ((verdicts == 0) & several)
+        conflicting = jnp.where(asked(SOLVER), open_, several)
         is_ = lambda name: (selector == SELECTORS.index(name))[:, None]  # noqa: E731
         return handed & jnp.where(is_("missing"), missing, jnp.where(is_("conflicting"), conflicting, is_("again")))
 
@@ -615,9 +616,12 @@ class Math:
         """Author's role, length, the verdicts known on it, and what the run that made it said."""
         row, k = claims_.row_and_k(place, log.per_row)
         payload = (log.fixed[k, row] >> jnp.uint32(16)).astype(jnp.int32)
-        held = _row_of(known, row, log.per_row)  # [N, C, G]
-        verdicts = once(_verdicts_by_claim, log)  # [M, K, G] each
-        accepts, rejects = (byvalue.size(held & about[row, k]) for about in verdicts)
+        accept = byvalue.words_of(byvalue.flag(log, ACCEPT))
+        about = once(_verdicts_by_claim, log).reshape(-1, max(log.per_row // claims_.WORD, 1))
+        about = about[jnp.maximum(place, 0)]  # [N, C, G]
+        accepts, rejects = (
+            byvalue.size(about & byvalue.row_of(told, row, log.per_row)) for told in (known & accept, known & ~accept)
+        )
         f = lambda x: x.astype(jnp.float32)  # noqa: E731
         length = f(_length_code(payload) + 4) / 32 if self.show else jnp.zeros(place.shape, jnp.float32)
         return [f(_role(payload)), length, f(accepts), f(rejects), f(_run(payload))]
@@ -671,12 +675,11 @@ def _length_code(payload: jax.Array) -> jax.Array:
     return (payload >> 11) & 31
 
 
-def _verdicts_by_claim(log: Log) -> tuple[jax.Array, jax.Array]:
-    """uint32[M, K, G] each: the entries of a row that accept and that reject the claim at k."""
-    verdict, accept = (byvalue.bits_of(byvalue.flag(log, bit))[:, None] for bit in (VERDICT, ACCEPT))
+def _verdicts_by_claim(log: Log) -> jax.Array:
+    """uint32[M, K, G]: the verdicts of a row that speak of the entry at k."""
     planes = [plane[:, None] for plane in _subject_digits(log)]
-    about = byvalue.with_number(planes, jnp.arange(log.per_row, dtype=jnp.int32)) & verdict
-    return about & accept, about & ~accept
+    verdict = byvalue.bits_of(byvalue.flag(log, VERDICT))[:, None]
+    return byvalue.with_number(planes, jnp.arange(log.per_row, dtype=jnp.int32)) & verdict
 
 
 def _subject_digits(log: Log) -> list[jax.Array]:
@@ -687,16 +690,6 @@ def _verdicts_on_own(log: Log, known: jax.Array, uid: jax.Array) -> jax.Array:
     """uint32[N, W]: known verdicts on claims by each of `uid`."""
     author = jnp.take_along_axis((log.head >> 11).T, byvalue.subject(log) & (log.per_row - 1), axis=1)
     return known & byvalue.words_of(byvalue.flag(log, VERDICT) & (author == uid[:, None, None]))
-
-
-def _row_of(known: jax.Array, row: jax.Array, per_row: int) -> jax.Array:
-    """uint32[N, ..., G]: the bits of row int32[N, ...] in each life's set uint32[N, W]."""
-    if per_row >= claims_.WORD:
-        words = known.reshape(known.shape[0], -1, per_row // claims_.WORD)
-        return jax.vmap(lambda words, row: words[row])(words, row)
-    place = row * per_row
-    words = jax.vmap(lambda words, place: words[place >> 5])(known, place) >> (place & 31).astype(jnp.uint32)
-    return (words & jnp.uint32(2**per_row - 1))[..., None]
 
 
 @pytree
@@ -715,18 +708,19 @@ class Seen:
 
 
 def _see(log: Log, row: jax.Array, known: jax.Array, uid: jax.Array) -> Seen:
-    held = _row_of(known, row, log.per_row)  # [N, G]
+    held = byvalue.row_of(known, row, log.per_row)  # [N, G]
     facts = [*(byvalue.bits_of(byvalue.flag(log, bit)) for bit in (VERDICT, ACCEPT)), *_subject_digits(log)]
     verdict, accept, *planes = once(lambda facts: [fact[row] for fact in facts], once(lambda facts: facts, facts))
-    mine = once(byvalue.bits_of, (log.head >> 11).T[row] == uid[:, None])
+    # Author and subject of every entry of the row, in one number and one look-up.
+    author_subject = once(lambda row: (((log.head >> 11) << 7) | byvalue.subject(log).T).T[row], row)
+    mine = once(lambda entries, uid: byvalue.bits_of(entries >> 7 == uid[:, None]), author_subject, uid)
     claims, verdicts = held & ~verdict, held & verdict
 
     def net_of(k: jax.Array) -> jax.Array:
         about = verdicts & byvalue.with_number(planes, k)
         return 2 * byvalue.size(about & accept) - byvalue.size(about)
 
-    subject = (log.fixed.T[row] >> jnp.uint32(16)).astype(jnp.int32) & byvalue.SUBJECT
-    done = once(_judged, verdicts & mine, subject)
+    done = once(_judged, verdicts & mine, author_subject)
     unjudged = claims & ~done
     own = byvalue.last(claims & mine)
     others, places, net = claims & ~mine, [], []
@@ -748,8 +742,9 @@ def _see(log: Log, row: jax.Array, known: jax.Array, uid: jax.Array) -> Seen:
     )
 
 
-def _judged(verdicts: jax.Array, subject: jax.Array) -> jax.Array:
-    """uint32[N, G]: the claims that verdicts uint32[N, G] of a row speak of, by the subject int32[N, K] of each."""
+def _judged(verdicts: jax.Array, author_subject: jax.Array) -> jax.Array:
+    """uint32[N, G]: the claims that verdicts uint32[N, G] of a row speak of, by subjects in low bits int32[N, K]."""
+    subject = author_subject & byvalue.SUBJECT
     per_row = subject.shape[-1]
     index = jnp.arange(per_row, dtype=jnp.uint32)
     flags = (jnp.repeat(verdicts, -(-per_row // verdicts.shape[-1]), axis=-1) >> (index & 31)) & jnp.uint32(1) == 1
