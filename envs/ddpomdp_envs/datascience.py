@@ -18,13 +18,28 @@ import numpy as np
 from ddpomdp import byvalue
 from ddpomdp import luck as luck_
 from ddpomdp.byvalue import ValueMasks, ValueVotes
-from ddpomdp.claims import RECORDED, VERDICT, Log, NewClaims
+from ddpomdp.claims import Log, NewClaims
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import confidence_table, lognormal_table
 from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.task import Effort, Worked, Working
+from ddpomdp_envs.datascience_claims import (
+    EVERY,
+    FILES,
+    LEAKY,
+    MODEL,
+    SAVED_FILES,
+    SUBMISSION,
+    TRAINED,
+    TUNED,
+    X_TEST,
+    X_TRAIN,
+    Y_TRAIN,
+    heard,
+    read,
+)
 from ddpomdp_envs.math import pass_rates
 
 ROLES = ("lead", "engineer", "modeler", "analyst")
@@ -33,17 +48,13 @@ TOOLS = ("write_features", "train_model", "tune", "check_artifacts", "submit")
 WRITE, TRAIN, TUNE, CHECK, SUBMIT = range(FIRST_TASK_TOOL, FIRST_TASK_TOOL + len(TOOLS))
 RULES = ("last", "best", "verdict")
 CHECKED = ("verdict",)  # those that heed checks
-FILES = ("X_train", "y_train", "X_test", "model", "submission")
-X_TRAIN, Y_TRAIN, X_TEST, MODEL, SUBMISSION = (1 << i for i in range(len(FILES)))
-FEATURES, EVERY = X_TRAIN | Y_TRAIN | X_TEST, 2 ** len(FILES) - 1
+FEATURES = X_TRAIN | Y_TRAIN | X_TEST
 # Files that a tool writes and needs, in the order of `TOOLS`.
 WRITES = (FEATURES, MODEL, 0, 0, SUBMISSION)
 NEEDS = (0, X_TRAIN | Y_TRAIN, X_TRAIN | Y_TRAIN | MODEL, 0, X_TEST | MODEL)
 # Own outputs of a role, inputs of its tools, and the tools of the roles above it.
 OWN = (EVERY, FEATURES, MODEL, SUBMISSION)
 INPUTS = (0, 0, X_TRAIN | Y_TRAIN, X_TEST | MODEL)
-# Kinds of claims; bits of each: files saved (5), then missing (5) and mismatch (1), or score (7) and tunes (3).
-SAVED_FILES, TRAINED, TUNED, LEAKY = range(4)
 NOTES = ("short", "standard", "full")
 DETAILS = ("list", *NOTES)
 DETAIL_TOKENS = (0, 40, 150, 1_000)
@@ -359,11 +370,7 @@ class DataScience:
     def told(self, life: Hand, facts: Disk, log: Log, row: jax.Array, role: jax.Array, received: jax.Array) -> Hand:
         """Beliefs after claims on the own row or row 0: own files said to be missing, others said to be there."""
         row = _row_of(facts, life, role, row)
-        places = [_row_words(received, at, self.per_row) for at in (jnp.zeros_like(row), row)]
-        held = jnp.concatenate(places, axis=-1)
-        flags = jnp.concatenate([log.head.T[jnp.zeros_like(row)], log.head.T[row]], axis=-1)
-        payload = jnp.concatenate([_payload(log)[jnp.zeros_like(row)], _payload(log)[row]], axis=-1)
-        saved, missing, mismatch = _latest(held, flags, payload)
+        saved, missing, mismatch = once(heard, received, log, row)
         own = jnp.asarray(OWN, jnp.int32)[role]
         lost = missing & own
         misfit = mismatch == 2
@@ -403,7 +410,7 @@ class DataScience:
         again: row 0 for an engineer, the picked row for others. missing: the same row if files of the role are known
         to be missing there; for a modeler every row without a score. conflicting: row 0 if X_test is known not to fit.
         """
-        _, missing, mismatch, score, _ = _read(log, known)
+        _, missing, mismatch, score, _ = read(log, known)
         row = jnp.arange(self.num_rows, dtype=jnp.int32)
         engineer = (role == ENGINEER)[:, None]
         target = row == jnp.where(engineer | (facts.pick < 0), 0, facts.pick)
@@ -773,7 +780,7 @@ class DataScience:
 
     def observe_board(self, facts: Disk, log: Log, known: jax.Array, params: ScienceParams) -> list[jax.Array]:
         """Newest score (-1: none), a leak revealed since the last training, mismatch, files, by known claims."""
-        saved, missing, mismatch, score, leaky = _read(log, known)
+        saved, missing, mismatch, score, leaky = read(log, known)
         shown = jnp.where(score >= 0, score.astype(jnp.float32) / 100, -1.0)
         return [shown, leaky, mismatch == 2, *_bits(saved), *_bits(missing)]
 
@@ -914,51 +921,6 @@ def _in_row(row: jax.Array, count: int, per_row: int, words: int) -> jax.Array:
     place = row * per_row
     bits = jnp.uint32(2**count - 1) << (place & 31).astype(jnp.uint32)
     return jnp.where(jnp.arange(words) == (place >> 5)[:, None], bits[:, None], jnp.uint32(0))
-
-
-def _row_words(known: jax.Array, row: jax.Array, per_row: int) -> jax.Array:
-    """bool[N, K]: which entries of a row int32[N] are in sets uint32[N, W]."""
-    place = row[:, None] * per_row + jnp.arange(per_row)
-    word = jnp.take_along_axis(known, place >> 5, axis=1)
-    return (word >> (place & 31).astype(jnp.uint32)) & jnp.uint32(1) == 1
-
-
-def _latest(held: jax.Array, head: jax.Array, payload: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(saved, missing: bits int32[...]; mismatch int32[...]: 2 said, 1 since denied, 0 nothing) by the newest claims.
-
-    Entries held bool[..., K], in the order in which they are to be heard.
-    """
-    kind, flags = head & 15, (head >> 4) & 127
-    claim = held & ((flags & RECORDED) != 0) & ((flags & VERDICT) == 0)
-    scored = (kind == TRAINED) | (kind == TUNED)
-    place = jnp.arange(1, held.shape[-1] + 1)
-    last = lambda said: jnp.max(jnp.where(claim & said, place, 0), axis=-1)  # noqa: E731
-    saved = missing = 0
-    for bit in range(len(FILES)):
-        yes = last((payload >> bit) & 1 == 1)
-        no = last(~scored & ((payload >> (5 + bit)) & 1 == 1))
-        saved = saved | ((yes > no).astype(jnp.int32) << bit)
-        missing = missing | ((no > yes).astype(jnp.int32) << bit)
-    misfit = ~scored & ((payload >> 10) & 1 == 1)
-    said, denied = last(misfit), last(~scored & ~misfit & ((payload >> 2) & 1 == 1))
-    mismatch = jnp.where(said > denied, 2, jnp.where(denied > 0, 1, 0))
-    return jnp.asarray(saved), jnp.asarray(missing), mismatch
-
-
-def _read(log: Log, known: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """What claims known to parents uint32[P, W] say of rows: saved, missing, mismatch, newest score, leak [P, M]."""
-    held = byvalue.flags_of(known, log)
-    head, payload = log.head.T, _payload(log)
-    saved, missing, mismatch = _latest(held, head, payload)
-    kind = head & 15
-    claim = held & (((head >> 4) & (RECORDED | VERDICT)) == RECORDED)
-    place = jnp.arange(log.per_row)
-    last = lambda said: jnp.max(jnp.where(claim & said, place, -1), axis=-1)  # noqa: E731
-    trained, tuned, leaky = last(kind == TRAINED), last(kind == TUNED), last(kind == LEAKY)
-    newest = jnp.maximum(trained, tuned)
-    row = jnp.arange(head.shape[0])
-    score = jnp.where(newest >= 0, (payload[row, jnp.maximum(newest, 0)] >> 5) & 127, -1)
-    return saved, missing, mismatch, score, leaky > trained
 
 
 def _bits(files: jax.Array) -> list[jax.Array]:
