@@ -11,7 +11,7 @@ from ddpomdp import claims as claims_
 from ddpomdp import clocks as clocks_
 from ddpomdp import handout
 from ddpomdp.params import Params
-from ddpomdp.pytree import rows, stacked
+from ddpomdp.pytree import Fields, flags, replace, rows, stacked
 from ddpomdp.rules import Rules
 from ddpomdp.state import State
 from ddpomdp.timestep import Observation
@@ -67,7 +67,7 @@ def board_features(rules: Rules) -> tuple[str, ...]:
     return (*BOARD_FEATURES, *getattr(rules.task, "board_features", ()))
 
 
-def _own_features(rules: Rules, state: State, params: Params) -> list[jax.Array]:
+def _own_features(rules: Rules, state: State, params: Params) -> list[jax.Array | Fields]:
     """The task's features of each agent."""
     lives, task = state.lives, rules.further
     if not hasattr(task, "see"):
@@ -85,7 +85,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
     here = lives.seen
     f = lambda x: x.astype(jnp.float32)  # noqa: E731
     columns = [
-        *(f(lives.role == i) for i in range(len(task.roles))),
+        Fields(1 << lives.role, 1, len(task.roles)),
         f(lives.depth),
         f(lives.clock_ms) / 60_000,
         f(lives.turn) / 100,
@@ -98,10 +98,7 @@ def observe(rules: Rules, state: State, params: Params) -> Observation:
         f(own(below.idle)) / 10,
         f(own(below.unread)) / 10,
         f(own(below.out)) / 10,
-        f(lives.lifted),
-        f(lives.planned),
-        f(lives.returned),
-        f(lives.blocked),
+        Fields(flags(lives.lifted, lives.planned, lives.returned, lives.blocked), 1, 4),
         *_own_features(rules, state, params),
     ]
     own_view = _table(columns, here)
@@ -172,6 +169,7 @@ def _parents(rules: Rules, state: State, params: Params) -> tuple[jax.Array, jax
     return roster, roster_uid, _table(columns, held[:, None])
 
 
-def _table(columns: list[jax.Array], filled: jax.Array) -> jax.Array:
+def _table(columns: list[jax.Array | Fields], filled: jax.Array) -> jax.Array:
     """f32[..., F] of F columns, zeros where not `filled`; masked column by column, so that stacking is a copy."""
-    return stacked([jnp.where(filled, x, 0.0) for x in columns])
+    mask = lambda x: jnp.where(filled, x, jnp.zeros_like(x))  # noqa: E731
+    return stacked([replace(x, word=mask(x.word)) if isinstance(x, Fields) else mask(x) for x in columns])

@@ -9,6 +9,7 @@ Axis letters: N slot, P parent place, M row (variant), K claim of a row, W words
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,12 +19,12 @@ import numpy as np
 from ddpomdp import byvalue
 from ddpomdp import luck as luck_
 from ddpomdp.byvalue import ValueMasks, ValueVotes
-from ddpomdp.claims import Log, NewClaims
+from ddpomdp.claims import Log, NewClaims, row_and_k
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import confidence_table, lognormal_table
-from ddpomdp.pytree import once, pytree, replace
+from ddpomdp.pytree import Fields, once, pytree, replace
 from ddpomdp.task import Effort, Worked, Working
 from ddpomdp_envs.datascience_claims import (
     EVERY,
@@ -746,37 +747,36 @@ class DataScience:
 
     def see(
         self, facts: Disk, life: Hand, row: jax.Array, has_row: jax.Array, params: ScienceParams
-    ) -> list[jax.Array]:
+    ) -> list[jax.Array | Fields]:
         """Row, context, turns left, the task's type, beliefs, and what came of the own tools."""
         f = lambda x: x.astype(jnp.float32)  # noqa: E731
         row = jnp.where(life.pinned >= 0, life.pinned, row)
-        seen = [(life.last >> (4 * i)) & 15 for i in range(len(TOOLS))]
         return [
             jnp.where(has_row, f(row) / self.num_rows, -1.0),
             f(life.context) / f(params.context_limit),
             f(life.calls),
             f(jnp.maximum(params.turn_cap - life.calls, 0)),
             f(jnp.broadcast_to(facts.regression, row.shape)),
-            *_bits(life.saved),
-            *_bits(life.missing),
+            Fields(life.saved | (life.missing << len(FILES)), 1, len(BELIEFS)),
             *map(f, (life.mismatch, life.tunes, life.unchecked, life.note, life.leak)),
-            *map(f, seen),
+            Fields(life.last, 4, len(OUTCOMES)),
         ]
 
     def observe(self, life: Hand, params: ScienceParams) -> list[jax.Array]:
         """`see` is asked instead."""
         raise NotImplementedError("DataScience-v0 shows what its lives see of their rows: see()")
 
-    def observe_claims(self, log: Log, known: jax.Array, place: jax.Array, params: ScienceParams) -> list[jax.Array]:
+    def observe_claims(
+        self, log: Log, known: jax.Array, place: jax.Array, params: ScienceParams
+    ) -> list[jax.Array | Fields]:
         """Score (-1: none), and what the claim says of each file."""
-        at = jnp.maximum(place, 0)
-        row, k = at >> (self.per_row.bit_length() - 1), at & (self.per_row - 1)
-        payload = _payload(log)[row, k]
+        row, k = row_and_k(place, self.per_row)
+        payload = (log.fixed[k, row] >> jnp.uint32(16)).astype(jnp.int32)
         kind = log.head[k, row] & 15
         scored = (kind == TRAINED) | (kind == TUNED)
         score = jnp.where(scored, ((payload >> 5) & 127).astype(jnp.float32) / 100, -1.0)
-        missing = jnp.where(scored, 0, (payload >> 5) & EVERY)
-        return [score, *_bits(payload & EVERY), *_bits(missing)]
+        files = payload & jnp.where(scored, EVERY, 2 ** len(BELIEFS) - 1)
+        return [score, Fields(files, 1, len(BELIEFS))]
 
     def observe_board(self, facts: Disk, log: Log, known: jax.Array, params: ScienceParams) -> list[jax.Array]:
         """Newest score (-1: none), a leak revealed since the last training, mismatch, files, by known claims."""
@@ -810,6 +810,19 @@ def work_rule(task: DataScience, harness: Any, legal: Legal, own: jax.Array, hab
     1. look; 2. patch what was not found, or hand back; 3. the own tool while an output is not believed saved; 4. tune;
     5. check; 6. return all.
     """
+    said = jnp.asarray(harness.turn("return", claims="all"))
+    said = said.at[2].set(jnp.asarray(habits.detail, jnp.int32))
+    return once(partial(_called, width=1 + harness.num_args), _wanted(task, legal, own, habits), said)
+
+
+def _called(tool: jax.Array, said: jax.Array, *, width: int) -> jax.Array:
+    """int32[N, width]: turns with a tool int32[N] and no arguments, and returns as `said`."""
+    turns = jnp.zeros((tool.shape[0], width), jnp.int32).at[:, 0].set(tool)
+    return jnp.where((tool == RETURN)[:, None], said, turns)
+
+
+def _wanted(task: DataScience, legal: Legal, own: jax.Array, habits: Habits) -> jax.Array:
+    """int32[N]: the tool of `work_rule`."""
     see = lambda name: own[:, task.self_features.index(name)]  # noqa: E731
     may = lambda tool: (legal.tools >> tool) & 1 == 1  # noqa: E731
     bits = lambda state: sum(  # noqa: E731
@@ -843,11 +856,7 @@ def work_rule(task: DataScience, harness: Any, legal: Legal, own: jax.Array, hab
     want = set_(stuck & jnp.asarray(habits.hand_back), RETURN)
     want = set_(jnp.asarray(habits.look) & (modeler | analyst) & (see("calls_made") == 0), CHECK)
     want = jnp.where((want >= FIRST_TASK_TOOL) & ((legal.tools >> want) & 1 == 0), RETURN, want)
-    turns = jnp.zeros((want.shape[0], 1 + harness.num_args), jnp.int32)
-    said = jnp.asarray(harness.turn("return", claims="all"))
-    said = said.at[2].set(jnp.asarray(habits.detail, jnp.int32))
-    tool = jnp.where((want == RETURN) & ~may(RETURN), 0, want)
-    return jnp.where((tool == RETURN)[:, None], said, turns.at[:, 0].set(tool))
+    return jnp.where((want == RETURN) & ~may(RETURN), 0, want)
 
 
 # Disk and claims ----------------------------------------------------------------------------------------------------
