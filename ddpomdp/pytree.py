@@ -67,25 +67,45 @@ def stacked(columns: Sequence[jax.Array | Fields]) -> jax.Array:
     columns = once(lambda *columns: columns, *columns)
     if len(columns) < 3 and not any(isinstance(column, Fields) for column in columns):
         return jnp.stack(columns, axis=-1)
-    if len(columns) <= 16:
+    if sum(map(_width, columns)) <= 16:
         return _table(*columns)
-    tables = [once(_table, *columns[i : i + 8]) for i in range(0, len(columns), 8)]
-    return jnp.concatenate(tables, axis=-1)
+    return jnp.concatenate([once(_table, *part) for part in _cut(columns, 8)], axis=-1)
+
+
+def _width(column: jax.Array | Fields) -> int:
+    return column.count if isinstance(column, Fields) else 1
+
+
+def _cut(columns: Sequence[jax.Array | Fields], size: int) -> list[list[jax.Array | Fields]]:
+    """The columns in parts that are `size` wide, the last one up to that."""
+    parts, room = [[]], size
+    for column in columns:
+        start, width = 0, _width(column)
+        while start < width:
+            if not room:
+                parts, room = [*parts, []], size
+            taken = min(room, width - start)
+            if isinstance(column, Fields):
+                part = Fields(column.word >> (start * column.width), column.width, taken)
+            else:
+                part = column
+            parts[-1].append(part)
+            start, room = start + taken, room - taken
+    return parts
 
 
 def _table(*columns: jax.Array | Fields) -> jax.Array:
     """[..., F]: the column of each place, chosen by its number."""
-    widths = [column.count if isinstance(column, Fields) else 1 for column in columns]
-    number, start = np.arange(sum(widths)), 0
+    number, start = np.arange(sum(map(_width, columns))), 0
     table = jnp.float32(0)
-    for column, width in zip(columns, widths, strict=True):
+    for column in columns:
         if isinstance(column, Fields):
-            shift = np.clip(number - start, 0, width - 1) * column.width
+            shift = np.clip(number - start, 0, column.count - 1) * column.width
             values = ((column.word[..., None] >> shift) & (2**column.width - 1)).astype(table.dtype)
         else:
             values = jnp.broadcast_to(column[..., None], (*column.shape, len(number)))
         table = jnp.where(number >= start, values, table) if start else values
-        start += width
+        start += _width(column)
     return table
 
 
