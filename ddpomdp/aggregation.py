@@ -106,7 +106,8 @@ def settle(
     Returns each slot's marginal gain in quality f32[N].
     """
     entered = jnp.any(worked.made)
-    state = replace(state, masks=where_needed(entered, rules.masks, state.masks, state.log))
+    masks, said = where_needed(entered, rules.kept, (state.masks, state.log.said), state.log)
+    state = replace(state, masks=masks, log=replace(state.log, said=said))
     # A board speaks of what its parent knows, and entries of the log never change.
     known, knew = (rows(s.lives.known, s.place_slot) for s in (state, before))
     learns = jnp.any(known != knew) | jnp.any(state.place_slot != before.place_slot)

@@ -16,7 +16,7 @@ from jax import lax
 
 from ddpomdp import claims
 from ddpomdp.claims import ACCEPT, RECORDED, TAINTED, UNTRUSTED, VERDICT, Log, NewClaims
-from ddpomdp.pytree import once, pytree
+from ddpomdp.pytree import once, pytree, replace
 from ddpomdp.state import Board
 
 VALUES = 8
@@ -178,7 +178,8 @@ def record(log: Log, new: NewClaims, uid: jax.Array, order: jax.Array) -> tuple[
     at = (jnp.where(written, k, per_row), safe)
     head = new.value | ((new.flags | RECORDED) << 4) | (uid << 11)
     fixed = jnp.minimum(new.confidence, 2**16 - 1).astype(jnp.uint32) | (new.luck & jnp.uint32(0xFFFF0000))
-    log = Log(
+    log = replace(
+        log,
         head=log.head.at[at].set(head, mode="drop"),
         fixed=log.fixed.at[at].set(fixed, mode="drop"),
         count=jnp.minimum(log.count + added[:num_rows], per_row),

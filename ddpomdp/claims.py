@@ -9,7 +9,7 @@ Axis letters: N slot, M row, K claim of a row, L = M K, W = L / 32 words of a se
 """
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ class Log:
     head: jax.Array  # int32[K,M]   value, flags << 4, origin uid << 11
     fixed: jax.Array  # uint32[K,M]  confidence, luck << 16, both in units of 2**-16
     count: jax.Array  # int32[M]     entries written per row
+    said: Any = None  # what the task keeps of the entries that stood here when the last tick ended (`Task.said`)
 
     @property
     def per_row(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from ddpomdp import byvalue, claims
 from ddpomdp.claims import Log
 from ddpomdp.harness import AGGREGATE, Harness
-from ddpomdp.pytree import rows
+from ddpomdp.pytree import replace, rows
 from ddpomdp.task import Task
 from ddpomdp.topology import Topology
 from ddpomdp.turns import Call
@@ -65,11 +65,20 @@ class Rules:
     def empty_log(self) -> Log:
         """The log before the first turn."""
         rows, places = self.task.num_rows, self.task.per_row
-        return byvalue.empty_log(rows, places, self.notes) if self.by_value else claims.empty_log(rows, places)
+        log = byvalue.empty_log(rows, places, self.notes) if self.by_value else claims.empty_log(rows, places)
+        return replace(log, said=self.said(log))
 
     def masks(self, log: Log) -> Any:
         """The masks of a log."""
         return byvalue.masks(log, self.notes) if self.by_value else claims.masks(log)
+
+    def said(self, log: Log) -> Any:
+        """What the task keeps of the entries of a log."""
+        return self.further.said(log) if hasattr(self.task, "said") else None
+
+    def kept(self, log: Log) -> tuple[Any, Any]:
+        """What is brought up to date when entries come: masks, and what the task keeps."""
+        return self.masks(log), self.said(log)
 
     @property
     def notes(self) -> int:

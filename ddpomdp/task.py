@@ -71,6 +71,7 @@ class Task(Protocol):
       claim_features, board_features: names of features beside the common ones, with
         `observe_claims(log, known, place, params)`, f32[N, C] each, and
         `observe_board(facts, log, known, params)`, [P, M] each.
+        Columns of whole numbers that stand in one word may be `ddpomdp.pytree.Fields`, of agents and claims.
       see(facts, life, row, has_row, params): in place of `observe`, where features depend on the row at the cursor.
       hear(life, tokens f32[N], mail f32[N], params): fields per life after reading so many tokens, part of them in
         returns and messages.
@@ -82,6 +83,8 @@ class Task(Protocol):
         up to its detail; `Worked.learns` says who knows them first.
       told(life, facts, log, row int32[N], role, received uint32[N, W]): fields per life after entries became known by
         mail, reading or a hand-over.
+      said(log): arrays that the task keeps of the log's entries, in `log.said` from the end of the tick in which they
+        come: for what `told`, `select` and `observe_board` ask in every tick.
       decided(facts, answer): hidden facts after the root has chosen an answer.
       resolved(facts, board, answer): bool[M], rows on which the root knows several answers, by its board (a `Board` of
         one place), and of which `answer` holds the right one: channel `debate`.

@@ -19,7 +19,7 @@ import numpy as np
 from ddpomdp import byvalue
 from ddpomdp import luck as luck_
 from ddpomdp.byvalue import ValueMasks, ValueVotes
-from ddpomdp.claims import Log, NewClaims, row_and_k
+from ddpomdp.claims import Log, NewClaims, row_and_k, union
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Legal, Tool
 from ddpomdp.luck import Purpose
@@ -40,6 +40,7 @@ from ddpomdp_envs.datascience_claims import (
     Y_TRAIN,
     heard,
     read,
+    said,
 )
 from ddpomdp_envs.math import pass_rates
 
@@ -388,6 +389,10 @@ class DataScience:
             mismatch=jnp.where(is_engineer & misfit, True, life.mismatch & ~(mismatch == 1)),
             note=note,
         )
+
+    def said(self, log: Log) -> jax.Array:
+        """Which claims say what of files."""
+        return said(log)
 
     def decided(self, facts: Disk, answer: jax.Array) -> Disk:
         """The row that the root has picked."""
@@ -890,11 +895,10 @@ def _saved(facts: Disk, uid: jax.Array, row: jax.Array, wrote: jax.Array, cleare
     modelled, model = of(new.model)
     tuned, _ = of(new.tuned)
     _, submission = of(new.submitted)
-    gone = sum(jnp.any(here & ((cleared >> i) & 1 == 1)[:, None], axis=0).astype(jnp.int32) << i for i in range(5))
-    come = sum(jnp.any(here & ((wrote >> i) & 1 == 1)[:, None], axis=0).astype(jnp.int32) << i for i in range(5))
+    every = lambda files: union(jnp.where(here, files[:, None].astype(jnp.uint32), 0)).astype(jnp.int32)  # noqa: E731
     return replace(
         facts,
-        files=(facts.files & ~gone) | come,
+        files=(facts.files & ~every(cleared)) | every(wrote),
         schema=test(new.schema, facts.schema),
         author=test(uid, facts.author),
         tunes=jnp.where(modelled, 0, facts.tunes + tuned),
