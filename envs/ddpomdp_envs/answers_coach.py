@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ddpomdp.coach import RIGHT, WRONG, Actions
 from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, WAIT
-from ddpomdp.options import UsageError
+from ddpomdp_envs.coach_slips import check_rates, heard, slips
 
 GOOD, TAKEN_FOR_GOOD, BAD = 9, 8, 2
 ILLEGAL, NEUTRAL, OTHER = 1, 5, 6
@@ -49,14 +49,11 @@ class Rubric:
 
     def __post_init__(self):
         """Refuse probabilities that are none."""
-        for name in ("accuracy", "parse_failure"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not 0 <= value <= 1:
-                raise UsageError(f"{name}: got {value!r}, allowed: 0 to 1")
+        check_rates(self)
 
     def score(self, actions: Actions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(f32[T, N] in 0 to 10, bool[T, N] scored) of one episode."""
-        k_read, k_noise, k_parse = jax.random.split(key, 3)
+        k_read, *k_slips = jax.random.split(key, 3)
         works = actions.tool >= FIRST_TASK_TOOL
         scored = (actions.tool >= 0) & ((actions.role > 0) | works)
         table = jnp.asarray([_BY_CODE.get(code, OTHER) for code in ResultCode])
@@ -66,7 +63,5 @@ class Rubric:
         score = jnp.where(reads & (actions.log == WRONG), BAD, score)
         score = jnp.where(actions.tool == WAIT, NEUTRAL, score)
         score = jnp.where(actions.valid, score, ILLEGAL).astype(jnp.float32)
-        score = score + self.noise * jax.random.normal(k_noise, score.shape)
-        lost = jax.random.uniform(k_parse, score.shape) < self.parse_failure
-        score = jnp.clip(jnp.where(lost, 5.0, score), 0.0, 10.0)
-        return jnp.where(scored, score, 0.0), scored
+        told = heard(*slips(score, self.noise, self.parse_failure, k_slips))
+        return jnp.where(scored, told, 0.0), scored

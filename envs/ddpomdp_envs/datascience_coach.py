@@ -12,8 +12,9 @@ import jax.numpy as jnp
 
 from ddpomdp.coach import Actions
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, WAIT
-from ddpomdp.options import UsageError, choose
+from ddpomdp.options import choose
 from ddpomdp.pytree import pytree
+from ddpomdp_envs.coach_slips import check_rates, heard, slips
 from ddpomdp_envs.datascience import (
     ANALYST,
     ENGINEER,
@@ -86,14 +87,11 @@ class Rubric:
     def __post_init__(self):
         """Refuse unknown scopes and probabilities that are none."""
         choose("scope", self.scope, SCOPES)
-        for name in ("accuracy", "parse_failure"):
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not 0 <= value <= 1:
-                raise UsageError(f"{name}: got {value!r}, allowed: 0 to 1")
+        check_rates(self)
 
     def score(self, actions: Actions, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(f32[T, N] in 0 to 10, bool[T, N] scored) of one episode, by the rules of the card."""
-        k_read, k_other, k_band, k_noise, k_parse = jax.random.split(key, 5)
+        k_read, k_other, k_band, *k_slips = jax.random.split(key, 5)
         reads = ~jnp.bool_(self.blind) & (jax.random.uniform(k_read) < self.accuracy)
         log = read_log(actions)
         base = base_scores(actions, log, reads)
@@ -110,9 +108,8 @@ class Rubric:
             cap = metric_cap(actions.info["regression"] > 0, actions.info["metric"])
             capped = jnp.minimum(judged, jnp.where(in_scope(actions, self.scope), cap, 10.0))
             judged = jnp.where(valid, capped, judged)
-        judged = judged + self.noise * jax.random.normal(k_noise, judged.shape)
+        judged, lost = slips(judged, self.noise, self.parse_failure, k_slips)
         judged = judged + self.verbosity * jnp.log2(jnp.maximum(actions.tokens, 1).astype(jnp.float32) / 500)
-        lost = jax.random.uniform(k_parse, judged.shape) < self.parse_failure
         return _settled(actions, scored, judged, lost, self.self_reinforcement), scored
 
 
@@ -267,8 +264,7 @@ def _settled(actions: Actions, scored: jax.Array, score: jax.Array, lost: jax.Ar
         who, before = carry
         uid, counts, score, lost = x
         before = jnp.where(uid == who, before, 6.0)
-        score = jnp.where(lost, 5.0, score + pull * (before - 6.0) / 4)
-        score = jnp.clip(score, 0.0, 10.0)
+        score = heard(score + pull * (before - 6.0) / 4, lost)
         return (jnp.where(counts, uid, who), jnp.where(counts, score, before)), score
 
     n = score.shape[1]
