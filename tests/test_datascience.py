@@ -422,6 +422,14 @@ def test_scores_of_a_valid_submission():
     assert louder[0] == 4 and louder[1] == 3 + (4 - 6) / 4  # the same life's score before was 4
 
 
+def test_tunes_are_work_well_done_to_the_coach_until_one_breaks_the_model():
+    """Without caps: 8 for each of three tunes, 6 from then on; a broken model is seen by who reads the log only."""
+    tunes = [(2, TUNE, Outcome.TUNED, 0)] * 4 + [(2, TUNE, Outcome.BROKE, 0)]
+    read = actions(*ENGINEERED, *MODELLED[:1], *tunes, submitted=1.0, files=EVERY)
+    assert scores(read, Rubric(truth=False))[3:] == [9, 8, 8, 8, 6, 2]
+    assert scores(read, Rubric(truth=False, blind=True))[3:] == [9, 8, 8, 8, 6, 8]
+
+
 @pytest.mark.parametrize(
     "metric, regression, cap",
     [

@@ -2,11 +2,17 @@
 
 import json
 import math
+from pathlib import Path
 
+import jax
 import pytest
 
+from ddpomdp.credit import units
+from ddpomdp.credit.plays import Player
 from ddpomdp_envs import control_exact, diffusion_picture, diffusion_suite, slopes
 from ddpomdp_envs.diffusion_worlds import STRUCTURES, exact, sizes, world
+
+KEPT = Path(__file__).parents[1] / "results" / "diffusion-small"
 
 
 def series(law, xs=(8, 32, 128, 512), error=0.01):
@@ -76,6 +82,41 @@ def test_sizes_grow_by_level_and_every_structure_says_what_it_assumes():
     assert all(len(sizes(name, "small")) >= 2 for name in STRUCTURES)  # or there would be no slope
     assert max(sizes("additive, wider team", "usual")) == 300
     assert all(row.assumes and row.expected and sizes(name, "usual") for name, row in STRUCTURES.items())
+
+
+def grows(structure, points):
+    """That at the largest size there are three times as many calls of the task's tools, or workers who make them."""
+    (few, before), *_, (many, after) = points
+    if STRUCTURES[structure].grows == "team":
+        assert many > 3 * few and after == before  # more share the same work
+    else:
+        assert after > 3 * before > 0
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_structure_grew_in_the_run_that_is_kept(structure):
+    """By calls as they were played: an option may have the name of a size, and lengthen nothing."""
+    options = {"structures": [structure], "level": "small", "seeds": [0, 1], "contexts": 1_024}
+    points = {}
+    for cell in diffusion_suite.cells(options):
+        rows = [json.loads(line) for line in (KEPT / "rows" / f"{cell.id}.jsonl").read_text("utf-8").splitlines()]
+        for row in rows:
+            assert row | cell.settings == row  # what the suite would run today
+            points.setdefault(row["size"], []).append(row["many"])
+    grows(structure, [(size, sum(calls) / len(calls)) for size, calls in sorted(points.items())])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_every_structure_really_grows(structure):
+    points = []
+    for size in (ends := sizes(structure, "small"))[0], ends[-1]:
+        env, policy, numbers = world(structure, size)
+        keys = jax.random.split(jax.random.key(0), 4)
+        played = Player(env, policy, policy.init(env), numbers.params, at_most=4).ordinary(keys, keys)
+        calls = units.decision_mask(played.decides, played.kind, played.decision, "tool")  # [B, T, N]
+        points.append((calls.any(axis=1).sum(axis=-1).mean(), calls.sum(axis=(1, 2)).mean()))
+    grows(structure, points)
 
 
 def test_closed_forms_have_the_slopes_that_are_expected():

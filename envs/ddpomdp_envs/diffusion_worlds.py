@@ -20,7 +20,7 @@ class Structure:
       grows: "trace" (x is the calls of the task's tools in an episode) or "team" (x is the number of workers).
       sizes: levels by size; a size is grown at its level and above.
       options: of the environment at a size, by name; `size // 8` say is written as a function.
-      policy: name and options.
+      policy: name and options, which may be a function of the size too.
       assumes: what the slope rests on.
       expected: slope of d that theory gives for `shared`, in words.
       numbers: options that only change numbers, so that structures share the compilations of one shape.
@@ -33,7 +33,7 @@ class Structure:
     grows: str
     sizes: Mapping[int, str]
     options: Any
-    policy: tuple[str, Mapping[str, Any]]
+    policy: tuple[str, Any]
     assumes: str
     expected: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -147,13 +147,20 @@ STRUCTURES: dict[str, Structure] = {
         uniform=True,
         most=256,
     ),
-    "DataScience-v0, more tasks": Structure(
+    "DataScience-v0, more variants": Structure(
         "DataScience-v0",
         "trace",
-        _levels((1, 4), (), (8,)),
-        lambda size: {"num_subtasks": size, "capacity": 4, "max_ticks": 64 + 32 * size, **_FREE},
-        ("chain", {}),
-        "the crew of three, more tasks; a call is weighed against any other legal turn",
+        _levels((2, 16), (), (32,)),
+        lambda size: {
+            "topology": "swarm",
+            "capacity": size + 3,
+            "num_subtasks": size,
+            "counts": (1, size),
+            "max_ticks": 64,
+            **_FREE,
+        },
+        ("variants", lambda size: {"n": size, "rework": 0}),
+        "one engineer, more modelers with a variant each, one analyst; a call is weighed against any other legal turn",
         "none known",
         uniform=True,
         most=256,
@@ -183,6 +190,7 @@ def world(structure: str, size: int) -> tuple[Any, Any, Any]:
     row = STRUCTURES[structure]
     options = row.options(size)
     name, of_policy = row.policy
+    of_policy = of_policy(size) if callable(of_policy) else of_policy
     env, policy = shape(row.env, tuple(sorted(options.items())), name, tuple(sorted(of_policy.items())))
     return env, policy, ddpomdp.make(row.env, **options, **row.numbers) if row.numbers else env
 
