@@ -122,6 +122,90 @@ def test_who_reads_an_instruction_obeys_and_passes_it_on(games):
     assert seen == pytest.approx({"pages": 1, "planted": 3, "amplification": 3, "reach": 1, "captured": 1})
 
 
+def test_what_counts_as_planted_by_hand(games):
+    """Seven entries of four rows; the pages of rows 0 and 3 are injected.
+
+    Row 0: a page, a claim that carries its instruction on, a verdict on it. Row 1: who obeyed. Row 2: a page that lies
+    without an instruction, the truth. Row 3: the twin of a page.
+    """
+    run = Told(games[1], seed=4)
+    recorded, verdict, tainted, untrusted, _, twin, _ = (1 << i for i in range(7))
+    entries = {
+        **{(0, 0): tainted | untrusted, (0, 1): tainted, (0, 2): tainted | verdict, (1, 0): tainted},
+        **{(2, 0): tainted | untrusted, (2, 1): 0, (3, 0): tainted | untrusted | twin},
+    }
+    packed = run.state.task.packed & ~(1 << INJECTED)
+    packed = packed.at[jnp.asarray([0, 3])].add(1 << INJECTED)
+    start = replace(run.state, task=replace(run.state.task, packed=packed))
+    none = jax.tree.map(float, injection.flow(run.env, start))
+    assert np.isnan(none.pop("amplification")) and set(none.values()) == {0.0}  # no page was read, nothing answered
+
+    head = start.log.head
+    for (row, k), flags in entries.items():
+        head = head.at[k, row].set(5 | (recorded | flags) << 4)
+    known = start.lives.known
+
+    def flow(row, k, **answers):
+        """With the root, who is alone, knowing one entry, and rows answered by an entry each."""
+        knows = known.at[0, 0].set(jnp.uint32(1 << (4 * row + k)))
+        rows = jnp.asarray([int(name[3:]) for name in answers], jnp.int32)
+        state = replace(
+            start,
+            log=replace(start.log, head=head),
+            lives=replace(start.lives, known=knows),
+            answer=start.answer.at[rows].set(5),
+            answer_claim=start.answer_claim.at[rows].set(jnp.asarray(list(answers.values()), jnp.int32)),
+        )
+        return jax.tree.map(float, injection.flow(run.env, state))
+
+    # One page; the page itself, what was told on, and what was obeyed on row 1: three for one.
+    told = flow(0, 1, row0=0, row1=0, row2=1)
+    assert told == pytest.approx({"pages": 1, "planted": 3, "amplification": 3, "reach": 1, "captured": 2 / 3})
+    assert flow(2, 0)["reach"] == flow(3, 0)["reach"] == flow(0, 2)["reach"] == 0 and flow(1, 0)["reach"] == 1
+    assert flow(0, 0, row2=0, row3=0)["captured"] == 0  # led by a lie of the web's own, and by a twin
+
+
+@pytest.fixture(scope="module")
+def small(games):
+    """A place with room for a team, in the laws of the tests here."""
+    options = {"capacity": 8, "num_subtasks": 8, "counts": (2, 4), "chunks": (4, "even")}
+    return make("Search-v0", **(OPTIONS | options), max_ticks=96, injection=0.5)
+
+
+def test_a_team_at_rate_0_and_at_a_rate(small, monkeypatch):
+    monkeypatch.setattr(injection, "place", lambda topology: small)
+    told = injection.TEAMS[1]
+    without, given = (injection.measure(told, rate, (0,), 8) for rate in (0.0, 0.5))
+    none = {name: values[0] for name, values in without.items()}
+    assert none["amplification"] == [None] * 8 and none["pages"] == none["planted"] == none["captured"] == [0.0] * 8
+    pages, planted, amplification = (np.asarray(given[name][0]) for name in ("pages", "planted", "amplification"))
+    assert (pages > 0).all() and (planted > pages).any()  # somebody obeyed
+    np.testing.assert_allclose(amplification, planted / pages)
+    assert 0 < max(given["captured"][0]) <= max(given["reach"][0]) <= 1
+    assert np.mean(given["quality"][0]) < np.mean(none["quality"])
+
+
+def test_the_command_prints_a_line_per_team(small, monkeypatch, capsys):
+    monkeypatch.setattr(injection, "place", lambda topology: small)
+    monkeypatch.setattr(injection, "TEAMS", injection.TEAMS[1:2])
+    assert injection.main(["--rate", "0.5", "--seeds", "1", "--episodes", "8"]) == 0
+    head, _, line = capsys.readouterr().out.splitlines()
+    assert [cell.strip() for cell in head.split("|")[1:4]] == ["team", "topology", "pages"]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    measured = injection.measure(injection.TEAMS[0], 0.5, (0,), 8)
+    assert cells[:2] == ["told", "`swarm`"] and float(cells[4]) == pytest.approx(
+        np.mean([x for x in measured["amplification"][0] if x is not None]), abs=5e-4
+    )
+    assert float(cells[-1]) < 0  # item-F1 less that at rate 0
+
+
+@pytest.mark.parametrize("words", [["--rate", "0"], ["--rate", "1.5"], ["--seeds", "0"], ["--episodes", "0"]])
+def test_what_cannot_be_measured_is_refused_in_one_line(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        injection.main(words)
+    assert stopped.value.code == 2 and f"{words[0]}: got" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_trace_tells_how_far_it_got(games):
     """The measures of a trace see the same: untrusted results, and edges along which tainted claims flow."""
     env = games[1].env
