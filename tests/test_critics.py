@@ -314,3 +314,41 @@ def test_ten_folded_branches_of_a_thousand_events(capsys):
     with capsys.disabled():
         print(found, memory)
     assert memory[True] <= 0.25 * memory[False]
+
+
+def whole_updates():
+    """{folded: an update of row `mappo` on that trace, 8 episodes}, with as many rows as there are."""
+    env = control_env.make_env("Additive-v0", agents=10, num_subtasks=10, decisions=98, max_ticks=110)
+    network, sizes = Network(env, width=32), Sizes(groups=4, group_size=2, num_ticks=110, chunk=256)
+    found = {}
+    for fold, rows in ((False, 994), (True, 14)):  # as counted above
+        row = algorithms.find("mappo", {"critic": "prefix", "rows": rows, "fold": fold})
+        found[fold] = Update(env, network, row, sizes, env.spec.roles, critic=critic_of(env, row, 32))
+    return found
+
+
+def test_what_a_whole_update_needs_falls_with_folding():
+    """The traces fall as their rows do, 994 to 14; the episodes by the rows that they carry, the rest not at all."""
+    updates = whole_updates()
+    whole, folded = (memory_bytes(update, 1) for update in updates.values())
+    assert whole["traces"] == 71 * folded["traces"]  # 994 = 71 * 14
+    assert whole["statistics"] == folded["statistics"] and whole["chunk"] == folded["chunk"]
+    # Of each of the 980 rows more of 8 episodes: features (f32), and the tick of the row.
+    rows = whole["episodes"] - folded["episodes"]
+    assert rows == 8 * 980 * 4 * (len(prefix.features(updates[True].env)) + 1)
+    assert sum(folded.values()) <= 0.25 * sum(whole.values())
+
+
+@pytest.mark.slow
+def test_the_memory_that_the_compiler_plans_for_a_whole_update_falls_with_folding(capsys):
+    planned, told = {}, {}
+    for fold, update in whole_updates().items():
+        params = jax.eval_shape(lambda u=update: u.network.init(u.env))
+        learner = jax.eval_shape(lambda u=update: start(u.network.init(u.env), u.sizes, u.critic))
+        program = jax.jit(update).lower(learner, jax.random.key(0), params, update.env.params).compile()
+        planned[fold], told[fold] = program.memory_analysis().temp_size_in_bytes, sum(memory_bytes(update, 1).values())
+    with capsys.disabled():
+        print(planned, told)
+    assert planned[True] <= 0.3 * planned[False]
+    for fold, size in planned.items():
+        assert told[fold] == pytest.approx(size, rel=0.25)  # what is said before anything is compiled
