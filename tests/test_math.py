@@ -15,12 +15,14 @@ import pytest
 import ddpomdp_envs
 from ddpomdp import byvalue, claims, make
 from ddpomdp.bench import episode
+from ddpomdp.bench.store import rows_of
 from ddpomdp.claims import ACCEPT, TAINTED, VERDICT, NewClaims
 from ddpomdp.pytree import replace
 from ddpomdp.topology import TOPOLOGIES, topology
 from ddpomdp_envs import math_halves, math_suites, tune_math
 from ddpomdp_envs.math import MODELS, RULES, Math, math_params, pass_rates, wrong_shares
 from ddpomdp_envs.math_env import Loop, chain, heuristic, make_env, single, solve_verify, team, tuned, vote
+from ddpomdp_envs.suites import calibration
 
 ROOT = Path(__file__).parent.parent
 # The menus of `small`: what learners' logits mean. A change needs a new version of the environment.
@@ -363,6 +365,23 @@ def test_the_analysis_compares_with_the_published_numbers():
     assert lengths["no_answer"] == pytest.approx(0) and lengths["correlation"] == pytest.approx(-1)
     (section,) = math_suites.sections(result)
     assert [len(table.rows) for table in section.tables] == [1, 2, 1, 1, 2]
+
+
+def test_the_cell_of_halves_gives_what_the_suite_measures(monkeypatch):
+    """48 samples in as many ticks: the 24 shortest say 3, which is right, the others 5; ties of all at one half."""
+    suite = calibration()
+    cells = math_suites.cells({"seeds": [0], "episodes": 1})
+    (cell,) = (cell for cell in cells if cell.settings["policy"] == "halves")
+    half = math_halves.SAMPLES // 2
+    values, tokens = np.repeat([3, 5], half), np.arange(math_halves.SAMPLES)
+    noted = np.ones((2 * half, 1, 1), bool), values[:, None, None], tokens[:, None, None]
+    told = {"quality": np.ones(1), "tokens": np.full(1, 1_128.0), "wall_s": np.full(1, 9.0)}
+    monkeypatch.setattr(math_halves, "_program", lambda env: lambda *_: (noted, np.asarray([[3]]), told))
+    (row,) = rows_of(cell, suite.run(cell), [metric.key for metric in suite.metrics]).rows
+    assert {name: row[name] for name in ("shortest half", "longest half", "every sample")} == {
+        **{"shortest half": 1.0, "longest half": 0.0, "every sample": 0.5},
+    }
+    assert (row["quality"], row["tokens"], row["wall_s"]) == (1.0, 1_128.0, 9.0)
 
 
 def test_votes_of_the_shortest_and_the_longest_half():

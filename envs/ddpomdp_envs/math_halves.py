@@ -16,6 +16,7 @@ from ddpomdp.bench.suite import Row
 MODEL, SAMPLES = "qwen3-4b-aime25", 48
 PUBLISHED = {"shortest half": 0.900, "longest half": 0.853}
 NO_ANSWER = -1
+MEASURED = ("quality", "tokens", "wall_s")  # of an episode, as in every row of the suite
 
 
 def vote(values: Sequence[int], truth: int) -> float:
@@ -55,20 +56,21 @@ def _program(env: Any) -> Any:
     def play(lines: Any, numbers: Any, keys: Any) -> Any:
         luck = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
         batch = episodes(env, policy, lines, keys, luck, env.spec.max_ticks, numbers, lambda *_: (), note)
-        return batch.noted, batch.state.task.truth
+        return batch.noted, batch.state.task.truth, {name: batch.ts.info[name] for name in MEASURED}
 
     return lambda numbers, keys: play(policy.init(env), numbers, keys)
 
 
 def rows(env: Any, numbers: Any, keys: Any) -> list[Row]:
-    """One row per episode of a single problem."""
+    """One row per episode of a single problem: its votes, and what the suite measures of the episode itself."""
     import jax
 
-    (solves, values, tokens), truth = jax.tree.map(np.asarray, _program(env)(numbers, keys))
+    (solves, values, tokens), truth, info = jax.tree.map(np.asarray, _program(env)(numbers, keys))
     found = []
     for b in range(len(keys)):
         mine = solves[:, b]
         if mine.sum() != SAMPLES:
             raise RuntimeError(f"episode {b}: {mine.sum()} samples, {SAMPLES} asked for")
-        found.append(halves(values[:, b][mine].tolist(), tokens[:, b][mine].tolist(), int(truth[b, 0])))
+        votes = halves(values[:, b][mine].tolist(), tokens[:, b][mine].tolist(), int(truth[b, 0]))
+        found.append({name: float(value[b]) for name, value in info.items()} | votes)
     return found
