@@ -189,8 +189,8 @@ def world(structure: str, size: int) -> tuple[Any, Any, Any]:
 
     row = STRUCTURES[structure]
     options = row.options(size)
-    name, of_policy = row.policy
-    of_policy = of_policy(size) if callable(of_policy) else of_policy
+    name, given = row.policy
+    of_policy: Any = given(size) if callable(given) else given
     env, policy = shape(row.env, tuple(sorted(options.items())), name, tuple(sorted(of_policy.items())))
     return env, policy, ddpomdp.make(row.env, **options, **row.numbers) if row.numbers else env
 
