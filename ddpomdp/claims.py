@@ -185,6 +185,16 @@ def union(words: jax.Array, axis: int = 0) -> jax.Array:
     return lax.reduce(words, jnp.uint32(0), lax.bitwise_or, (axis,))
 
 
+def union_and_shared(words: jax.Array, axis: int = 0) -> tuple[jax.Array, jax.Array]:
+    """(union of sets along an axis, what is in two of them at least)."""
+
+    def both(one: tuple[jax.Array, jax.Array], other: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return one[0] | other[0], one[1] | other[1] | (one[0] & other[0])
+
+    none = jnp.uint32(0)
+    return lax.reduce((words, jnp.zeros_like(words)), (none, none), both, (axis,))
+
+
 @pytree
 class Facts:
     """What the log says of itself, as K-bit numbers per row (bit k: entry k): makes votes and selections cheap."""

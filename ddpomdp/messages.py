@@ -167,11 +167,13 @@ def _sideways(
     second_uid = jnp.min(jnp.where(uids == first_uid[:, None], FAR, uids), axis=-1)
     total_load = jnp.sum(jnp.where(here, load[None, :], 0.0), axis=-1)
     total = jnp.sum(here, axis=-1, dtype=jnp.int32)
+    # What a life tells comes back to nobody: a summary may hold a garbled claim that its sender does not know.
+    told, often = claims_.union_and_shared(jnp.where(here[:, :, None], sent[None], jnp.uint32(0)), axis=1)
     at = lambda x: rows(x, home)  # noqa: E731
     is_child = lives.alive & (home >= 0)
     return Side(
         count=jnp.where(is_child, at(total) - beside.astype(jnp.int32), 0),
-        claims=at(claims_.union(jnp.where(here[:, :, None], sent[None], jnp.uint32(0)), axis=1)),
+        claims=jnp.where(beside[:, None], (at(told) & ~sent) | at(often), at(told)),
         end_ms=jnp.where(beside & (end_ms == at(last_end)), at(second_end), at(last_end)),
         steps=at(jnp.max(jnp.where(here, steps[None, :], 0), axis=-1)),
         load=at(total_load) - jnp.where(beside, load, 0.0),
