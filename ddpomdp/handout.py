@@ -202,11 +202,11 @@ def births_asked(rules: Rules, call: Call) -> jax.Array:
 def handed_out(rules: Rules, state: State) -> jax.Array:
     """bool[P, M]: rows of its own window that each parent has handed out or worked on itself."""
     lives, holder, num_rows = state.lives, state.place_slot, rules.task.num_rows
-    place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
-    inside = (place >= rows(lives.start, holder)[:, None]) & (place < rows(lives.cursor, holder)[:, None])
+    start, cursor = rows(lives.start, holder), rows(lives.cursor, holder)
     if rules.topology.max_parents == 1:  # the root's window is the task itself: queue place = row, pass by pass
-        passes = inside[:, : rules.passes * num_rows].reshape(-1, rules.passes, num_rows)
-        return jnp.any(passes, axis=1)
+        return _between(start, jnp.minimum(cursor, rules.passes * num_rows), num_rows)
+    place = jnp.arange(state.queue.shape[0], dtype=jnp.int32)[None, :]
+    inside = (place >= start[:, None]) & (place < cursor[:, None])
     return jax.vmap(lambda mask: jnp.zeros(num_rows, bool).at[state.queue].max(mask))(inside)
 
 
@@ -231,12 +231,16 @@ def selected(
     return handed & jnp.where((selector == MISSING)[:, None], held == 0, disputed != 0)
 
 
+def _between(start: jax.Array, end: jax.Array, num_rows: int) -> jax.Array:
+    """bool[..., M]: rows at queue places start to end - 1 of a queue that holds the rows in order, pass by pass."""
+    offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[..., None]
+    return jnp.where(offset < 0, offset + num_rows, offset) < (end - start)[..., None]
+
+
 def window_rows(rules: Rules, grants: Grants, place: jax.Array, ordinal: jax.Array) -> jax.Array:
     """bool[N, M]: rows in the window of the `ordinal`-th child of each slot's `place` (one parent: the root)."""
     start, end = windows(grants, place, ordinal)
-    num_rows = rules.task.num_rows
-    offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[:, None]
-    plain = jnp.where(offset < 0, offset + num_rows, offset) < (end - start)[:, None]
+    plain = _between(start, end, rules.task.num_rows)
     at = lambda x: rows(x, place)  # noqa: E731
     where = grants.base[0] + claims.prefix_count(grants.picked[0])
     listed = grants.picked[0] & (where >= start[:, None]) & (where < end[:, None])
@@ -285,9 +289,8 @@ def number_given(rules: Rules, state: State, grants: Grants, params: Params) -> 
     length = jnp.where(
         child < grants.born[:, None], jnp.minimum(grants.limit[:, None] - start, grants.chunk[:, None]), 0
     )
-    offset = jnp.arange(num_rows, dtype=jnp.int32) - (start % num_rows)[..., None]
-    offset = jnp.where(offset < 0, offset + num_rows, offset)
-    times = once(lambda inside: jnp.sum(inside, axis=1, dtype=jnp.int32), offset < length[..., None])
+    inside = _between(start, start + length, num_rows)
+    times = once(lambda inside: jnp.sum(inside, axis=1, dtype=jnp.int32), inside)
     parent = rows(state.lives.known, grants.holder)
     every = jnp.ones((parent.shape[0], num_rows), bool)
     level, nobody = jnp.zeros_like(grants.role), jnp.full_like(grants.role, -1)

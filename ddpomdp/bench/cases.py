@@ -245,13 +245,14 @@ def gymnasium(steps: int) -> Case:
     return Case(f"Gymnasium view, small, {steps} steps", build, compiled=False)
 
 
+# Three quarters of an episode: the growth of a team weighs little, and searchers have turns left to search.
 CASES = {
     "small-64": ours(64, 256, 15, "small"),
-    "small-1024": ours(1_024, 64, 15, "small"),
-    "small-1024-random": ours(1_024, 64, None, "small"),
+    "small-1024": ours(1_024, 192, 15, "small"),
+    "small-1024-random": ours(1_024, 192, None, "small"),
     # The other tasks beside Search-v0, all with fifteen workers.
-    "math-1024": full("Math-v0", 1_024, 64, {"solver": (8, 1), "executor": (1, 1), "verifier": (4,)}),
-    "datascience-1024": full("DataScience-v0", 1_024, 64, {"engineer": (4, 1), "modeler": (4, 1), "analyst": (4, 1)}),
+    "math-1024": full("Math-v0", 1_024, 192, {"solver": (8, 1), "executor": (1, 1), "verifier": (4,)}),
+    "datascience-1024": full("DataScience-v0", 1_024, 192, {"engineer": (4, 1), "modeler": (4, 1), "analyst": (4, 1)}),
     "stress": ours(1, 4_000, 299, "stress"),
     "k2.6": ours(1, 30, 300, "k2.6"),  # the 4,000 calls of an episode
     # Cost per turn against the size of the team, at about equal lanes.

@@ -23,7 +23,7 @@ from ddpomdp.enums import ResultCode
 from ddpomdp.harness import FIRST_TASK_TOOL, RETURN, SELECTORS, Argument, Legal, Tool
 from ddpomdp.luck import Purpose
 from ddpomdp.params import TABLE, confidence_table, lognormal_table
-from ddpomdp.pytree import once, pytree, replace, where_needed
+from ddpomdp.pytree import Fields, once, pytree, replace, where_needed
 from ddpomdp.task import Effort, Worked, Working
 
 ROLES = ("lead", "solver", "executor", "verifier")
@@ -612,7 +612,9 @@ class Math:
         """`see` is asked instead."""
         raise NotImplementedError("Math-v0 shows what its lives see of their rows: see()")
 
-    def observe_claims(self, log: Log, known: jax.Array, place: jax.Array, params: MathParams) -> list[jax.Array]:
+    def observe_claims(
+        self, log: Log, known: jax.Array, place: jax.Array, params: MathParams
+    ) -> list[jax.Array | Fields]:
         """Author's role, length, the verdicts known on it, and what the run that made it said."""
         row, k = claims_.row_and_k(place, log.per_row)
         payload = (log.fixed[k, row] >> jnp.uint32(16)).astype(jnp.int32)
@@ -624,7 +626,8 @@ class Math:
         )
         f = lambda x: x.astype(jnp.float32)  # noqa: E731
         length = f(_length_code(payload) + 4) / 32 if self.show else jnp.zeros(place.shape, jnp.float32)
-        return [f(_role(payload)), length, f(accepts), f(rejects), f(_run(payload))]
+        # Accepts and rejects are up to K = 128: eight bits each.
+        return [f(_role(payload)), length, Fields(accepts | (rejects << 8) | (_run(payload) << 16), 8, 3)]
 
     def observe_board(self, facts: Problems, log: Log, known: jax.Array, params: MathParams) -> list[jax.Array]:
         """Accepts minus rejects of the newest claim, what the run that made it said, and the cue."""
