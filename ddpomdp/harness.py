@@ -13,8 +13,9 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,10 +79,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool and its arguments in order."""
+    """A tool and its arguments in order; those of a single value are left out: no token says which, `turn` takes it."""
 
     name: str
     arguments: tuple[Argument, ...] = ()
+    left_out: tuple[Argument, ...] = field(default=(), compare=False, repr=False)
 
 
 @pytree
@@ -114,8 +116,15 @@ class Harness:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that name this harness."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        text = json.dumps(self.described(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def described(self) -> dict[str, Any]:
+        """The harness as plain data: what its digest is of, and what stands in a trace."""
+        plain = dataclasses.asdict(self)
+        for tool in plain["tools"]:
+            del tool["left_out"]
+        return plain
 
     @cached_property
     def num_args(self) -> int:
@@ -173,7 +182,11 @@ class Harness:
         tokens = np.zeros(1 + self.num_args, np.int32)
         tokens[0] = index
         arguments = {argument.name: (i, argument) for i, argument in enumerate(self.tools[index].arguments)}
+        single = {argument.name: argument for argument in self.tools[index].left_out}
         for name, value in args.items():
+            if name in single:
+                _value_index(tool, single[name], value)
+                continue
             if name not in arguments:
                 raise ValueError(f"{tool} has no argument {name!r}; arguments: {', '.join(arguments) or 'none'}")
             position, argument = arguments[name]
@@ -362,7 +375,8 @@ def core_tools(
     rows = tuple(f"row_{i}" for i in range(roster))
 
     def tool(name: str, *arguments: Argument) -> Tool:
-        return Tool(name, tuple(a for a in arguments if len(a.values) != 1 or a.bound is not None or a.bits))
+        said = tuple(a for a in arguments if len(a.values) != 1 or a.bound is not None or a.bits)
+        return Tool(name, said, tuple(a for a in arguments if a not in said))
 
     usable = bool(spawnable)
     return (

@@ -8,7 +8,7 @@ import numpy as np
 import play
 import pytest
 
-from ddpomdp import make
+from ddpomdp import make, policy
 from ddpomdp.harness import BOUNDS, CORE_TOOLS, Legal
 
 ENVS = {
@@ -277,3 +277,13 @@ def test_positions_out_of_range():
     for position in (-1, 6):
         with pytest.raises(ValueError, match=rf"position {position} is not in 0\.\.4"):
             env.legal_tokens(legal, jnp.zeros((4, 5), jnp.int32), position)
+
+
+def test_an_argument_of_a_single_value_may_be_named_though_no_token_says_it():
+    one = make("Search-v0", preset="tiny", counts=(1,))
+    given = {"role": "checker", "chunk": 2, "brief": "detailed"}
+    np.testing.assert_array_equal(one.harness.turn("spawn", count=1, **given), one.harness.turn("spawn", **given))
+    with pytest.raises(ValueError, match=r"spawn.count: got 3, allowed: 1"):
+        one.harness.turn("spawn", count=3)
+    first = np.asarray(policy("swarm", one, n=3).lines)[:, 0]
+    assert list(first[:3]) == [one.harness.tool("spawn")] * 3  # of one each

@@ -1,6 +1,5 @@
 """The head of a trace: everything that playing an episode again needs, and back to the environment it names."""
 
-import dataclasses
 import re
 from typing import Any
 
@@ -69,7 +68,7 @@ def head(
 
 def harness_json(harness: Harness) -> dict[str, Any]:
     """The harness with its digest as plain data."""
-    return {"digest": harness.digest, **strictjson.plain(dataclasses.asdict(harness))}
+    return {"digest": harness.digest, **strictjson.plain(harness.described())}
 
 
 def harness(head: dict[str, Any]) -> Harness:
