@@ -132,5 +132,6 @@ def test_refusals(board, folder, tmp_path, capsys):
 def test_the_committed_leaderboard_is_fine():
     assert leaderboard.check(COMMITTED) == []
     lines = leaderboard.read(COMMITTED)
-    assert {line["env"] for line in lines} == set(credit_suite.WORLDS)
+    worlds = {(world.env, world.options.get("topology", "swarm")) for world in credit_suite.WORLDS.values()}
+    assert {(line["env"], line["topology"]) for line in lines} == worlds
     assert {line["estimator"] for line in lines} == set(credit_suite.ESTIMATORS)

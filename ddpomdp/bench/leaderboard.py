@@ -49,21 +49,22 @@ def lines_of(run: Mapping[str, Any], analysis: Mapping[str, Any], submitter: str
     contexts, made = {}, {}
     for cell in run["cells"].values():
         env = cell["settings"]["env"]
-        contexts[env] = cell["settings"]["contexts"]
-        made[env] = {
+        where = env, cell["settings"]["topology"]
+        contexts[where] = cell["settings"]["contexts"]
+        made[where] = {
             "env_version": cell["provenance"][f"{env} version"],
             "harness": cell["provenance"][f"{env} harness"],
         }
     versions = {name: run["versions"][name] for name in ("ddpomdp", "jax", "numpy")}
     lines = []
     for entry in analysis["leaderboard"]:
-        env = entry["env"]
+        where = entry["env"], entry["topology"]
         line = {"submitter": submitter, **{name: entry[name] for name in KEY[1:]}}
         line["seeds"] = " ".join(entry["rank_correlation"]["per_seed"])
         for name in NUMBERS:
             line |= _number(name, [entry[name]["per_seed"][seed] for seed in entry["rank_correlation"]["per_seed"]])
-        line |= {"contexts": str(contexts[env]), "truth_reliable": _text(entry["truth_reliable"])}
-        lines.append({**line, **made[env], **versions})
+        line |= {"contexts": str(contexts[where]), "truth_reliable": _text(entry["truth_reliable"])}
+        lines.append({**line, **made[where], **versions})
     return lines
 
 

@@ -9,7 +9,7 @@ Axis letters: C context, R repeat, K branch.
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,13 +26,28 @@ ESTIMATORS = {
     "counterfactual": "pairs of the turn and the policy's own, common luck",
     "removal": "pairs of the turn and wait, common luck",
 }
-# World by id: options of the environment, policy, its options, kinds of decision.
-WORLDS: dict[str, tuple[dict[str, Any], str, dict[str, Any], tuple[str, ...]]] = {
-    **{
-        law: ({}, "team", {"speak": 0.75}, ("tool", "communicate"))
-        for law in ("Additive-v0", "Majority-v0", "Chain-v0")
-    },
-    "Search-v0": ({"preset": "tiny"}, "random", {}, ("spawn", "tool")),
+
+
+class World(NamedTuple):
+    """An environment, who plays it, and the kinds of decision that are scored."""
+
+    env: str
+    options: dict[str, Any]
+    policy: str
+    of_policy: dict[str, Any]
+    decisions: tuple[str, ...]
+
+
+def _task(env: str, topology: str) -> World:
+    return World(env, {"preset": "tiny", "topology": topology}, "random", {}, ("spawn", "tool"))
+
+
+LAWS = ("Additive-v0", "Majority-v0", "Chain-v0")
+WORLDS = {law: World(law, {}, "team", {"speak": 0.75}, ("tool", "communicate")) for law in LAWS} | {
+    "Search-v0": _task("Search-v0", "swarm"),
+    "Search-v0 centralized": _task("Search-v0", "centralized"),
+    "Math-v0": _task("Math-v0", "swarm"),
+    "DataScience-v0": _task("DataScience-v0", "swarm"),
 }
 
 
@@ -41,9 +56,9 @@ def make(world: str) -> tuple[Any, Any]:
     """Environment and policy of a world, the same objects each time, so that its cells share their compilations."""
     import ddpomdp
 
-    options, policy, of_policy, _ = WORLDS[world]
-    env = ddpomdp.make(world, **options)
-    return env, ddpomdp.policy(policy, env, **of_policy)
+    row = WORLDS[world]
+    env = ddpomdp.make(row.env, **row.options)
+    return env, ddpomdp.policy(row.policy, env, **row.of_policy)
 
 
 @cache
@@ -110,20 +125,20 @@ def cells(options: Mapping[str, Any]) -> Iterable[Cell]:
     for world in options["worlds"]:
         choose("worlds", world, WORLDS)
         env, _ = make(world)
-        provenance = {f"{world} version": env.version, f"{world} harness": env.harness.digest}
-        topology = env.options["topology"]
-        for decision in WORLDS[world][3]:
+        provenance = {f"{env.id} version": env.version, f"{env.id} harness": env.harness.digest}
+        where = {"world": world, "env": env.id, "topology": env.options["topology"]}
+        for decision in WORLDS[world].decisions:
             for estimator in ESTIMATORS:
                 for seed in options["seeds"]:
-                    settings = {"env": world, "topology": topology, "decision": decision, "estimator": estimator}
-                    settings = settings | {"contexts": options["contexts"]}
-                    yield Cell(f"{world}.{decision}.{estimator}.s{seed}", seed, settings, provenance)
+                    settings = where | {"decision": decision, "estimator": estimator, "contexts": options["contexts"]}
+                    name = f"{world.replace(' ', '.')}.{decision}.{estimator}.s{seed}"
+                    yield Cell(name, seed, settings, provenance)
 
 
 def run(cell: Cell) -> list[Row]:
     """One row per context."""
     setting = cell.settings
-    found = estimates(setting["env"], setting["decision"], cell.seed, setting["contexts"])
+    found = estimates(setting["world"], setting["decision"], cell.seed, setting["contexts"])
     values, ticks = found["estimates"][setting["estimator"]], found["ticks"][setting["estimator"]]
     return [
         {
@@ -178,9 +193,8 @@ def analyse(rows: list[Row]) -> dict[str, Any]:
 def sections(rows: list[Row], results: dict[str, Any]) -> Iterable[Section]:
     """The leaderboard as a table, best rank correlation first within a kind of decision."""
     analysis = results["analysis"]
-    lines = sorted(
-        analysis["leaderboard"], key=lambda x: (x["env"], x["decision"], -(x["rank_correlation"]["mean"] or 0))
-    )
+    place = lambda line: (line["env"], line["topology"], line["decision"])  # noqa: E731
+    lines = sorted(analysis["leaderboard"], key=lambda x: (*place(x), -(x["rank_correlation"]["mean"] or 0)))
     table = tuple(
         (
             line["env"],
@@ -222,7 +236,7 @@ def credit() -> Suite:
             Metric("variance", "Variance", better="lower"),
             Metric("ticks", "Simulated ticks", better="lower"),
         ),
-        group_by=("env", "decision", "estimator"),
+        group_by=("env", "topology", "decision", "estimator"),
         analyse=analyse,
         sections=sections,
     )
