@@ -55,17 +55,19 @@ class Unstopping:
         return self.env.sample_turns(key, replace(ts, legal=legal)), carry, {}
 
 
-def ours(batch: int, ticks: int, swarm: int | None, preset: str, **options: Any) -> Case:
+def ours(
+    batch: int, ticks: int, swarm: int | None, preset: str, reset: wrappers.AutoReset = "same_step", **options: Any
+) -> Case:
     """Search-v0 with a swarm of so many, or with random turns."""
 
     def build() -> Callable[[jax.Array], dict[str, jax.Array]]:
         env = ddpomdp.make("Search-v0", preset=preset, **options)
         busy = Unstopping(env) if swarm is None else ddpomdp.policy("swarm", env, n=swarm, redundancy=1_000)
-        return played(env, busy, batch, ticks)
+        return played(env, busy, batch, ticks, reset)
 
     capacity = options.get("capacity") or {"small": 16, "stress": 300, "k2.6": 301, "k2.5": 101}[preset]
     about = f"Search-v0 {preset}, {'random turns' if swarm is None else f'swarm of {swarm}'}"
-    return Case(f"{about}, batch {batch}, {ticks} ticks", build, slots=batch * ticks * capacity)
+    return Case(f"{about}, batch {batch}, {ticks} ticks, reset {reset}", build, slots=batch * ticks * capacity)
 
 
 def full(env_id: str, batch: int, ticks: int, teams: dict[str, tuple[int, ...]]) -> Case:
@@ -85,9 +87,11 @@ def full(env_id: str, batch: int, ticks: int, teams: dict[str, tuple[int, ...]])
     return Case(f"{env_id} small, a full team, batch {batch}, {ticks} ticks", build, slots=batch * ticks * 16)
 
 
-def played(env: ddpomdp.Env, policy: Policy, batch: int, ticks: int) -> Callable[[jax.Array], dict[str, jax.Array]]:
+def played(
+    env: ddpomdp.Env, policy: Policy, batch: int, ticks: int, reset: wrappers.AutoReset = "same_step"
+) -> Callable[[jax.Array], dict[str, jax.Array]]:
     """A program that plays `batch` episodes for so many ticks and counts."""
-    params, vector = policy.init(env), wrappers.auto_reset(env, batch)
+    params, vector = policy.init(env), wrappers.auto_reset(env, batch, reset)
     fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *x.shape)), policy.carry(env))
 
     def run(key: jax.Array) -> dict[str, jax.Array]:
@@ -259,6 +263,9 @@ CASES = {
     "slots-16": ours(1_024, 64, 15, "stress", capacity=16, num_subtasks=64),
     "slots-300": ours(54, 64, 299, "stress", num_subtasks=64),
     "slots-600": ours(27, 64, 599, "stress", capacity=600, num_subtasks=64),
+    # What a reset costs: an episode of 256 ticks and the start of the next, against none.
+    "reset-1024": ours(1_024, 264, 15, "small"),
+    "no-reset-1024": ours(1_024, 264, 15, "small", "off"),
     # Branches of one state against as many episodes.
     "episodes-1024": lanes(1_024, 64, branches=False),
     "branches-1024": lanes(1_024, 64, branches=True),

@@ -31,6 +31,7 @@ COMPARED = (
     ("slots-16", "slots-300", "turns_per_cpu_s", "<=", 1.1),
     ("slots-300", "slots-600", "turns_per_cpu_s", "<=", 1.1),
     ("small-1024", "spread-1024", "compile_s", "<=", 4.0),
+    ("reset-1024", "no-reset-1024", "cpu_s", "<=", 1.1),
     ("branches-1024", "episodes-1024", "cpu_s", "<=", 1.2),
 )
 # What is asked of a case alone.
